@@ -12,89 +12,91 @@ if TYPE_CHECKING:
 
     from attnscope.attention.mha import MultiHeadAttention
     from attnscope.attention.sdpa import sdpa
-    from attnscope.checkpoints.head import read_head
+    from attnscope.auditing.audit import audit
+    from attnscope.auditing.result import Audit
+    from attnscope.checkpoints.result import HeadWeights, WeightSlice
+    from attnscope.comparison.checkpoints import compare_checkpoints
     from attnscope.comparison.compare import compare
-    from attnscope.cost.card import card, cards
+    from attnscope.comparison.map_differences import HeadDifferences, MapDifferences
+    from attnscope.comparison.maps import compare_maps
+    from attnscope.comparison.result import Comparison
+    from attnscope.document.result import Check, Stats
     from attnscope.errors import AttnscopeError
-    from attnscope.influence.audit import audit
+    from attnscope.heads.measure_heads import measure_heads
+    from attnscope.heads.result import HeadRow, HeadTable
+    from attnscope.load import load
+    from attnscope.maps.attention_maps import attention_maps, attention_steps
+    from attnscope.maps.result import AttentionMap, AttentionMaps
     from attnscope.masks.mask import mask
-    from attnscope.models.compare_checkpoints import compare_checkpoints
-    from attnscope.models.compare_maps import compare_maps
-    from attnscope.models.head_weights import head_weights
-    from attnscope.models.maps.attention_maps import attention_maps, attention_steps
-    from attnscope.models.measure_heads import measure_heads
-    from attnscope.results.audit import Audit
-    from attnscope.results.card import Card
-    from attnscope.results.cards import Cards
-    from attnscope.results.common import Check, Stats
-    from attnscope.results.comparison import Comparison
-    from attnscope.results.differences import HeadDifferences, MapDifferences
-    from attnscope.results.example import WorkedExample
-    from attnscope.results.heads import HeadRow, HeadTable
-    from attnscope.results.maps import AttentionMap, AttentionMaps
-    from attnscope.results.masks import AttentionMask, AttentionMasks
-    from attnscope.results.scaling import Scaling
-    from attnscope.results.trace import Step, Trace
-    from attnscope.results.weights import HeadWeights, WeightSlice
+    from attnscope.masks.result import AttentionMask, AttentionMasks
+    from attnscope.model_card.card import card, cards
+    from attnscope.model_card.cards import Cards
+    from attnscope.model_card.result import Card
+    from attnscope.observe.calls import trace, trace_call
+    from attnscope.observe.trace import Step, Trace
     from attnscope.textbook.compute import compute, dry_run, verify
-    from attnscope.textbook.scaling import measure_scaling
-    from attnscope.textbook.worked_example import worked_example
-    from attnscope.tracing.calls import trace, trace_call
+    from attnscope.textbook.example.result import WorkedExample
+    from attnscope.textbook.example.worked_example import worked_example
+    from attnscope.textbook.scaling.measure import measure_scaling
+    from attnscope.textbook.scaling.result import Scaling
     from attnscope.tracing.comments.trace_comments import annotate, check_comments
     from attnscope.tracing.inspect import inspect
     from attnscope.tracing.watch import trace_script
+    from attnscope.weights.head_weights import head_weights
+    from attnscope.weights.read_head import read_head
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Audit": "attnscope.results.audit",
-    "AttentionMap": "attnscope.results.maps",
-    "AttentionMaps": "attnscope.results.maps",
-    "AttentionMask": "attnscope.results.masks",
-    "AttentionMasks": "attnscope.results.masks",
+    "Audit": "attnscope.auditing.result",
+    "AttentionMap": "attnscope.maps.result",
+    "AttentionMaps": "attnscope.maps.result",
+    "AttentionMask": "attnscope.masks.result",
+    "AttentionMasks": "attnscope.masks.result",
     "AttnscopeError": "attnscope.errors",
-    "Card": "attnscope.results.card",
-    "Cards": "attnscope.results.cards",
-    "Check": "attnscope.results.common",
-    "HeadDifferences": "attnscope.results.differences",
-    "Comparison": "attnscope.results.comparison",
-    "HeadRow": "attnscope.results.heads",
-    "HeadTable": "attnscope.results.heads",
-    "HeadWeights": "attnscope.results.weights",
-    "MapDifferences": "attnscope.results.differences",
+    "Card": "attnscope.model_card.result",
+    "Cards": "attnscope.model_card.cards",
+    "Check": "attnscope.document.result",
+    "HeadDifferences": "attnscope.comparison.map_differences",
+    "Comparison": "attnscope.comparison.result",
+    "HeadRow": "attnscope.heads.result",
+    "HeadTable": "attnscope.heads.result",
+    "HeadWeights": "attnscope.checkpoints.result",
+    "MapDifferences": "attnscope.comparison.map_differences",
     "MultiHeadAttention": "attnscope.attention.mha",
-    "Scaling": "attnscope.results.scaling",
-    "Stats": "attnscope.results.common",
-    "Step": "attnscope.results.trace",
-    "Trace": "attnscope.results.trace",
-    "WeightSlice": "attnscope.results.weights",
-    "WorkedExample": "attnscope.results.example",
+    "Scaling": "attnscope.textbook.scaling.result",
+    "Stats": "attnscope.document.result",
+    "Step": "attnscope.observe.trace",
+    "Trace": "attnscope.observe.trace",
+    "WeightSlice": "attnscope.checkpoints.result",
+    "WorkedExample": "attnscope.textbook.example.result",
     "annotate": "attnscope.tracing.comments.trace_comments",
-    "attention_maps": "attnscope.models.maps.attention_maps",
-    "audit": "attnscope.influence.audit",
-    "attention_steps": "attnscope.models.maps.attention_maps",
-    "card": "attnscope.cost.card",
-    "cards": "attnscope.cost.card",
+    "attention_maps": "attnscope.maps.attention_maps",
+    "audit": "attnscope.auditing.audit",
+    "attention_steps": "attnscope.maps.attention_maps",
+    "card": "attnscope.model_card.card",
+    "cards": "attnscope.model_card.card",
     "check_comments": "attnscope.tracing.comments.trace_comments",
-    "compare_checkpoints": "attnscope.models.compare_checkpoints",
-    "compare_maps": "attnscope.models.compare_maps",
+    "compare_checkpoints": "attnscope.comparison.checkpoints",
+    "compare_maps": "attnscope.comparison.maps",
     "compare": "attnscope.comparison.compare",
     "compute": "attnscope.textbook.compute",
     "dry_run": "attnscope.textbook.compute",
-    "head_weights": "attnscope.models.head_weights",
+    "head_weights": "attnscope.weights.head_weights",
     "inspect": "attnscope.tracing.inspect",
+    "load": "attnscope.load",
     "load_ipython_extension": "attnscope.magic",
     "mask": "attnscope.masks.mask",
-    "measure_heads": "attnscope.models.measure_heads",
-    "measure_scaling": "attnscope.textbook.scaling",
-    "read_head": "attnscope.checkpoints.head",
+    "measure_heads": "attnscope.heads.measure_heads",
+    "measure_scaling": "attnscope.textbook.scaling.measure",
+    "read_head": "attnscope.weights.read_head",
     "sdpa": "attnscope.attention.sdpa",
-    "trace": "attnscope.tracing.calls",
-    "trace_call": "attnscope.tracing.calls",
+    "trace": "attnscope.observe.calls",
+    "trace_call": "attnscope.observe.calls",
     "trace_script": "attnscope.tracing.watch",
     "unload_ipython_extension": "attnscope.magic",
     "verify": "attnscope.textbook.compute",
-    "worked_example": "attnscope.textbook.worked_example",
+    "worked_example": "attnscope.textbook.example.worked_example",
 }
 
 __all__ = [
@@ -134,6 +136,7 @@ __all__ = [
     "dry_run",
     "head_weights",
     "inspect",
+    "load",
     "mask",
     "measure_heads",
     "measure_scaling",
@@ -151,8 +154,20 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(_HOMES[name]), name)
+        if type(found) is type(__getattr__) and name in __all__:
+            from attnscope.arguments import checked
+            from attnscope.keywords import speaking
+
+            found = globals()[name] = speaking(checked(found))
+        return found
+    if name.startswith("_"):  # Python and its tools ask for these
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from attnscope.errors import NoAttributeError
+    from attnscope.text import nearest
+
+    near = nearest(name, __all__)
+    raise NoAttributeError(f"attnscope has no {name!r}.", hint=near or "dir(attnscope)")
 
 
 def __dir__() -> list[str]:

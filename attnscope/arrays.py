@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnscope.results.common import Stats
+from attnscope.document.result import Stats
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +32,18 @@ def from_tensor(tensor: Any) -> tuple[np.ndarray, str]:
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view("uint16"), name
     return tensor.numpy(), name
+
+
+def to_tensor(stored: np.ndarray, dtype: str) -> torch.Tensor:
+    """Convert a stored array to a torch tensor, which shares its memory.
+
+    Args:
+        stored, dtype: as `from_tensor` returns them.
+    """
+    import torch
+
+    bits = stored.view("int16") if dtype == "bfloat16" else stored
+    return torch.from_numpy(bits).view(getattr(torch, dtype))
 
 
 def numbers(stored: np.ndarray, dtype: str) -> np.ndarray:

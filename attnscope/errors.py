@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from math import isqrt
 from pathlib import Path
@@ -29,10 +31,18 @@ class AttnscopeError(Exception):
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
+        self.say(message, hint)
+
+    def say(self, message: str, hint: str | None) -> None:
+        """Say the same in other words."""
+        self.args = (message,)
         self.message = message
         self.hint = hint
-        if hint is not None:
-            self.add_note(f"try  {hint}")  # below the message in a traceback
+        self.__notes__ = [] if hint is None else [f"try  {hint}"]  # below the message in a traceback
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython and Jupyter show: the message alone, without our frames."""
+        return [f"{type(self).__name__}: {self.message}", *self.__notes__]
 
 
 class SizeError(AttnscopeError, ValueError):
@@ -41,6 +51,40 @@ class SizeError(AttnscopeError, ValueError):
 
 class OptionError(AttnscopeError, ValueError):
     """An invalid value of an option: an unknown dtype, device, format or name."""
+
+
+class ArgumentError(AttnscopeError, TypeError):
+    """A function has no such argument."""
+
+
+class PartError(AttnscopeError, KeyError):
+    """A result has no such part; the message names those that there are."""
+
+    __str__ = Exception.__str__  # that of KeyError shows quotes
+
+
+class NoAttributeError(AttnscopeError, AttributeError):
+    """A result, or attnscope itself, has no such attribute."""
+
+
+def no_such_part(name: object, known: Iterable[object], of: str) -> PartError:
+    """Return the error for a part that a result lacks; it names those that it has."""
+    every = [*dict.fromkeys(map(str, known))]
+    near = nearest(name, every) if isinstance(name, str) else None
+    some = ", ".join(every[:MOST_NAMES]) + ", …" * (len(every) > MOST_NAMES)
+    shown = repr(name) if isinstance(name, str) else str(name)
+    return PartError(f"there is no {shown} in {of}: it has {some or 'nothing'}.", hint=near)
+
+
+def no_such_attribute(name: str, known: Collection[str], of: str) -> NoAttributeError:
+    """Return the error for an attribute that there is not; it names those that there are."""
+    return NoAttributeError(
+        f"{of} has no {name!r}: it has {', '.join(known)}.", hint=nearest(name, known)
+    )
+
+
+MOST_NAMES = 20
+"""The names that an error lists."""
 
 
 class FileError(AttnscopeError, OSError):
@@ -95,6 +139,18 @@ def dtype_hint(dtype: str, dtypes: Iterable[str], flag: str = "--dtype") -> str:
     every = list(dtypes)
     near = nearest(SHORT_DTYPES.get(dtype.lower().removeprefix("torch."), dtype), every)
     return f"{flag} {near or ', '.join(every)}"
+
+
+def check_kept(keep: Iterable[str] | bool, steps: Iterable[str], title: str) -> None:
+    """Raise an OptionError if a tensor to keep is not among the steps of a trace."""
+    names = [] if isinstance(keep, bool) else [keep] if isinstance(keep, str) else list(keep)
+    known = list(dict.fromkeys(steps))
+    for name in names:
+        if name not in known:
+            raise OptionError(
+                f"there is no {shortened(repr(name))} in the steps of {title}.",
+                hint=f"one of {', '.join(known)}",
+            )
 
 
 def no_such_file(path: Path) -> FileError:
@@ -267,6 +323,19 @@ class OptionWarning(UserWarning):
     """An option has no effect in this run."""
 
 
+_words: ContextVar[Callable[[str], str]] = ContextVar("words", default=str)
+
+
+@contextmanager
+def warnings_in(words: Callable[[str], str]) -> Iterator[None]:
+    """Let the warnings within a block speak in other words."""
+    token = _words.set(words)
+    try:
+        yield
+    finally:
+        _words.reset(token)
+
+
 def warn_idle(idle: Iterable[tuple[object, str, str]]) -> None:
     """Warn about options that have no effect in this run.
 
@@ -280,4 +349,5 @@ def warn_idle(idle: Iterable[tuple[object, str, str]]) -> None:
 
     for is_idle, option, why in idle:
         if is_idle:
-            warnings.warn(f"{option} has no effect: {why}", OptionWarning, stacklevel=3)
+            text = _words.get()(f"{option} has no effect: {why}")
+            warnings.warn(text, OptionWarning, stacklevel=3)

@@ -8,6 +8,7 @@ raises, and the numbers of its lines, stay the same, and it may await.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from dataclasses import fields
 from difflib import get_close_matches
@@ -214,7 +215,10 @@ def _unknown(word: str, known: list[str]) -> OptionError:
     if name in ELSEWHERE:
         return OptionError(f"{name} does not apply in a cell.", hint=ELSEWHERE[name])
     if not name.startswith("-"):
-        return OptionError(f"{shortened(word)!r} is not an option.", hint=f"--watch {shortened(word)}")
+        hint = f"--watch {shortened(word)}"
+        if not re.fullmatch(r"[\w./:\\-]+", word):  # no name, but code
+            hint = f"%%{NAME} as the first line of the cell, and the code below it"
+        return OptionError(f"{shortened(word)!r} is not an option.", hint=hint)
     near = get_close_matches(name, known, n=1)
     return OptionError(
         f"%%{NAME} has no option {shortened(name)}.", hint=near[0] if near else ", ".join(known)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from attnscope.dtypes import FLOATS
 from attnscope.errors import OptionError
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -22,6 +23,15 @@ class Distribution(StrEnum):
 
     NORMAL = "normal"
     UNIFORM = "uniform"
+
+
+class Alignment(StrEnum):
+    """The alignment of queries and keys."""
+
+    TOP_LEFT = "top-left"
+    BOTTOM_RIGHT = "bottom-right"
+    AFTER_PAST = "after-past"
+    LENGTHS = "lengths"
 
 
 DRAW = "Distribution of drawn inputs: normal (torch.randn), or uniform in [0, 1) (torch.rand)."
@@ -56,7 +66,7 @@ class Flag:
     values: Sequence[str] | str = ()
 
 
-DTYPES = ("float32", "float16", "bfloat16", "float64")
+DTYPES = tuple(FLOATS)
 DEVICES = ("cpu", "cuda", "cuda:1", "mps", "xpu")
 """Values that the shell completes."""
 
@@ -64,6 +74,20 @@ DEVICES = ("cpu", "cuda", "cuda:1", "mps", "xpu")
 def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
     """Declare a field of a dataclass as an option; `more` as in `Flag`."""
     return field(default=default, metadata={"flag": Flag(help, names, **more)})
+
+
+def inputs_of_calls(help: str) -> Any:
+    """Declare `--input`, an argument of the calls of code; without it, the usual inputs are drawn."""
+    return option(help, "--input", metavar="NAME=SPEC", shown="the usual ones", common=True)
+
+
+def alignment_of_queries() -> Any:
+    """Declare `--align`, where the queries are among the keys."""
+    return option(
+        "Position of the queries among the keys: top-left, bottom-right, after-past (from the first new"
+        " key on) or lengths (the last keys of each sequence, with --mask lengths:…).",
+        shown="bottom-right with --past, else top-left",
+    )
 
 
 def one_of(kind: type[Choice], flag: str, value: str | None) -> Choice | None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnscope.contracts import DTYPES, check_sizes
+from attnscope.contracts import check_sizes
+from attnscope.dtypes import FLOATS
 from attnscope.errors import OptionError, SizeError
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def one_dtype(files: Mapping[str, TensorFile], requested: str | None) -> str:
         if file.dtype != first.dtype:
             both = {first.dtype, file.dtype}
             widest = (
-                max(both, key=lambda dtype: DTYPES.get(dtype, 0)) if both <= set(DTYPES) else "float32"
+                max(both, key=lambda dtype: FLOATS.get(dtype, 0)) if both <= set(FLOATS) else "float32"
             )
             if both == {"float16", "bfloat16"}:
                 widest = "float32"
@@ -131,9 +132,9 @@ def one_dtype(files: Mapping[str, TensorFile], requested: str | None) -> str:
                 f"{called(first)} is {first.dtype}, but {called(file)} is {file.dtype}.",
                 hint=f"--dtype {widest}, to run all in it",
             )
-    if first.dtype not in DTYPES:
+    if first.dtype not in FLOATS:
         raise OptionError(
-            f"{called(first)} is {first.dtype}, and attention runs in {', '.join(DTYPES)}.",
+            f"{called(first)} is {first.dtype}, and attention runs in {', '.join(FLOATS)}.",
             hint="--dtype float32, to convert it",
         )
     return first.dtype

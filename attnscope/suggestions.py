@@ -96,6 +96,7 @@ EXAMPLES = {
     "--depth": "1",
     "--dims": "x=B,T,C",
     "--memory": "2G",
+    "--engine-step": "2048",
     "--model": "minilm",
     "--file": "text.txt",
     "--ids": "101,2023,102",

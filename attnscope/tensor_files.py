@@ -24,6 +24,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, TYPE_CHECKING, Any
 
+from attnscope.dtypes import SAFETENSORS
 from attnscope.errors import (
     FileError,
     OptionError,
@@ -48,8 +49,6 @@ Contents = Iterator[tuple[Member, Header, Callable[[], "torch.Tensor"]]]
 
 DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64".split()
 COMPLEX = ("complex64", "complex128")
-SAFETENSORS = dict(zip("BOOL U8 I8 I16 I32 I64 F16 BF16 F32 F64".split(), DTYPES, strict=True))
-SAFETENSORS["C64"] = "complex64"
 MATRIX_TEXT = "[[1, 0], [0, 1]]: a list of rows, all of the same length"
 LISTED = 8
 """The maximal number of names that an error lists."""
@@ -457,8 +456,9 @@ def _safetensors(path: Path) -> Contents:
     with safe_open(path, framework="np") as file:
         for name in file.offset_keys():
             part = file.get_slice(name)
-            dtype = part.get_dtype()
-            header = _header(part.get_shape(), SAFETENSORS.get(dtype, dtype))
+            known, dtype = SAFETENSORS.get(part.get_dtype()), part.get_dtype()
+            is_read = known is not None and known.name in (*DTYPES, *COMPLEX)
+            header = _header(part.get_shape(), known.name if known and is_read else dtype)
             yield name, header, partial(_safetensors_values, path, name)
 
 

@@ -94,6 +94,18 @@ def shortened(text: object, length: int = LONG) -> str:
     return f"{whole[: length - 1 - end]}…{whole[len(whole) - end :]}"
 
 
+def described(value: object) -> str:
+    """Return a value as a message shows it: on one line, and tensors and arrays by their shape.
+
+    >>> described([1, 2])
+    '[1, 2]'
+    """
+    shape = getattr(value, "shape", None)
+    if not shape:
+        return shortened(" ".join(repr(value).split()))
+    return f"of type {type(value).__name__} and shape {tuple(shape)}"
+
+
 def without_long_echoes(message: str, arguments: Iterable[str]) -> str:
     """Shorten long command-line arguments, and all other long words, in a message.
 

@@ -1,6 +1,15 @@
-"""Readable amounts: bytes, counts and FLOPs with units."""
+"""Readable amounts: bytes, counts, FLOPs, shares, shapes and lists."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+MISSING = "–"
+"""Stands for a value that is not known."""
+
+FEW = 4
+"""The most items that `few` lists by name."""
 
 
 def bytes_text(count: int) -> str:
@@ -46,3 +55,56 @@ def count_text(count: int) -> str:
         if size < 999.5 or unit == "Y":
             break
     return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"
+
+
+def number_text(number: float | None) -> str:
+    """Format a value with four significant digits."""
+    return MISSING if number is None else f"{number:.4g}"
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Format a shape: `3×30×128`, or `scalar`."""
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def difference_text(value: float | None) -> str:
+    """Return a difference in two digits."""
+    if value is None:
+        return MISSING
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def percent(share: float) -> str:
+    """Format a share: never 0 % or 100 % of what is neither."""
+    number = 100 * share
+    text = f"{number:.1f}"
+    if text == "0.0" and share > 0:
+        return "< 0.1 %"
+    if text == "100.0" and share < 1:
+        return "> 99.9 %"
+    return f"{text} %"
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """Join numbers in ascending order, with neighbours as a range: `0–4, 6`."""
+    ordered = sorted(set(numbers))
+    parts = []
+    for _, run in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        if len(members) < 3:
+            parts += [str(number) for number in members]
+        else:
+            parts.append(f"{members[0]}–{members[-1]}")
+    return ", ".join(parts)
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Join the parts that are not empty."""
+    return ", ".join(filter(None, parts))
+
+
+def few(names: list[str]) -> str:
+    """List names; of many, the first and the number of the others."""
+    if len(names) <= FEW + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:FEW])} and {len(names) - FEW} more"

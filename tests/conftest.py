@@ -19,13 +19,14 @@ import pytest
 import torch
 import torch._dynamo
 import transformers
+from browser.chromium import print_skipped
 from hypothesis import settings
-from plain_fixtures import attnscope  # noqa: F401 - a fixture
+from plain_fixtures import attnscope, module_of  # noqa: F401 - fixtures
 from rich.color import ColorSystem
 from rich.style import Style
 from safetensors.torch import load_file
 from sampled import pytest_collection_modifyitems  # noqa: F401 - a hook
-from torture.counts import pytest_terminal_summary  # noqa: F401 - a hook
+from torture.counts import print_counts
 
 from attnscope.checkpoints.checkpoint import find_checkpoint
 
@@ -39,6 +40,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.load_profile("few")  # unless --hypothesis-profile names another
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    print_counts(terminalreporter)
+    print_skipped(terminalreporter)
+
 
 FUNCTIONS_OF_TORCH: list[FunctionType] = []
 
@@ -242,6 +249,6 @@ def saved(tmp_path_factory):
 @pytest.fixture
 def every_plan(monkeypatch):
     """Report plans however little memory they take."""
-    from attnscope.models.heads import memory_plan
+    from attnscope.models import memory_plan
 
     monkeypatch.setattr(memory_plan, "LITTLE", 0)

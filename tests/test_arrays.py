@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from attnscope.arrays import from_tensor, numbers, stats_of
-from attnscope.results.common import Stats
+from attnscope.document.result import Stats
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])

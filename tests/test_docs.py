@@ -150,10 +150,10 @@ def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch, wi
 def test_every_key_of_a_record_is_documented():
     from dataclasses import fields
 
-    from attnscope.results.common import Check, Finding, Stats
-    from attnscope.results.scaling import Scaling, ScalingRow
-    from attnscope.results.trace import Crash, Operand, Source, Step, Trace
-    from attnscope.results.weights import Circuit, HeadWeights, WeightSlice
+    from attnscope.checkpoints.result import Circuit, HeadWeights, WeightSlice
+    from attnscope.document.result import Check, Finding, Stats
+    from attnscope.observe.trace import Crash, Operand, Source, Step, Trace
+    from attnscope.textbook.scaling.result import Scaling, ScalingRow
 
     text = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
     kinds = (

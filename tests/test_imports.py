@@ -1,5 +1,6 @@
 """Commands that must be instant import nothing heavy. Each case runs in a process of its own."""
 
+import json
 import subprocess
 import sys
 
@@ -86,7 +87,8 @@ def test_the_list_of_commands_imports_no_command_and_no_option():
         "print(*(name for name in sys.modules if name.startswith('attnscope.cli.')), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert sorted(done.stderr.split()) == ["attnscope.cli.app", "attnscope.cli.command"]
+    loaded = sorted(done.stderr.split())
+    assert loaded == ["attnscope.cli.app", "attnscope.cli.command", "attnscope.cli.help"]
 
 
 def test_importing_the_library_imports_nothing_heavy():
@@ -111,6 +113,19 @@ def test_saving_a_head_as_safetensors_imports_neither_torch_nor_transformers(tmp
     path = tmp_path / "head.safetensors"
     assert loaded_by(command("bert", "--save", str(path))) == {"numpy"}
     assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_type": "mine"},
+        {"model_type": "llava", "text_config": {"hidden_size": 64, "num_hidden_layers": 2}},
+        {"architectures": ["MineForCausalLM"], "text_config": {"hidden_size": 64}},
+    ],
+)
+def test_a_card_of_a_type_that_is_not_known_imports_nothing_heavy(tmp_path, fields):
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    assert loaded_by(command("card", str(tmp_path))) == set()
 
 
 def test_a_real_run_imports_torch_but_not_its_compiler_nor_transformers():

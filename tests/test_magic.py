@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import attnscope
-from attnscope.results.trace import ProgramRun, Trace
+from attnscope.observe.trace import ProgramRun, Trace
 
 DEFINITION = """
 import torch
@@ -132,6 +132,43 @@ def test_the_attention_inside_a_model_is_found(shell, tmp_path, monkeypatch):
     assert shell.value.title == "Attention"
 
 
+def test_the_attention_of_models_of_transformers_is_found(shell):
+    shell.run("""
+        from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+
+        sizes = dict(hidden_size=24, num_attention_heads=4, num_hidden_layers=2, vocab_size=50, intermediate_size=40)
+        bert = BertModel(BertConfig(**sizes))
+        llama = LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=2))
+        ids = torch.arange(7)[None]
+        """)
+    for model, title in (("bert", "BertSelfAttention"), ("llama", "LlamaAttention")):
+        shell.run(f"%%attnscope\nresult = {model}(ids)")
+        assert shell.value.title == title
+        assert shell.value["hidden_states"].shape == (1, 7, 24)
+    assert shell.value["query_states"].shape == (1, 4, 7, 6)
+    shell.run("%%attnscope --calls 2\nresult = bert(ids)")
+    assert len(shell.value.traces) == 2  # one for each layer
+
+
+def test_the_attention_inside_an_attribute_is_found(shell):
+    shell.run("""
+        class Pipeline:
+            def __init__(self, model):
+                self.model = nn.ModuleList([model])
+
+        pipeline = Pipeline(attention)
+        del attention, Attention
+        """)
+    shell.run("%%attnscope\npipeline.model[0](q, k, v)")
+    assert shell.value.title == "Attention"
+
+
+def test_attention_that_the_cell_compiles_is_said_to_be_compiled(shell, capsys):
+    shell.run("%%attnscope\ntorch.compile(attention, backend='eager')(q, k, v)")
+    assert "Attention is compiled by torch.compile: it was not traced" in capsys.readouterr().err
+    torch._dynamo.reset()
+
+
 def test_a_prompt_waits_for_the_rest_of_the_cell(shell):
     def check(text):
         return shell.shell.input_transformer_manager.check_complete(text)[0]
@@ -236,6 +273,7 @@ def test_random_numbers_and_gradients_are_as_without(shell):
     [
         ("--wacth Attention", "%%attnscope has no option --wacth.", "--watch"),
         ("Attention", "'Attention' is not an option.", "--watch Attention"),
+        ("attention(q,k,v)", "'attention(q,k,v)' is not an option.", "%%attnscope as the first line"),
         ("--to trace.txt", "--to does not apply in a cell.", "_.save(FILE) in the next cell"),
         ("--watch", "argument --watch: expected one argument.", None),
         ("--calls x", "argument --calls: invalid number value: 'x'.", None),

@@ -4,9 +4,9 @@ import pytest
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnscope.observe.instrument.cost import storages_in
 from attnscope.textbook.reference.naive import attended, inputs_of
 from attnscope.textbook.reference.run import VerifiedRun
-from attnscope.tracing.instrument.cost import storages_in
 
 SIZES = ["--batch", "1", "--nq", "400", "--nk", "400", "--dk", "8", "--dv", "8"]
 

@@ -50,7 +50,8 @@ class BlockedAttention:
         mask: True where a query may attend, or added to the scores; broadcasts to `n_batch n_head n_Q
             n_K`.
         position_bias: added to the scores; broadcasts to the same shape.
-        sinks: one score per head, `n_head`, that takes part in the softmax and has no value.
+        sinks: one score per head, `n_head`, or per query, `n_batch n_head n_Q 1`, that takes part in the
+            softmax and has no value.
         causal: hide keys after the query; the first query and the first key have the same position.
         scale: the factor of the dot products.
         softcap: the bound for soft-capping the scores.
@@ -116,7 +117,7 @@ class BlockedAttention:
         if self.position_bias is not None:
             scores.add_(_part(self.position_bias, queries, keys))
         hide(scores)
-        attention, entropy, largest, total = self._softmax(scores, out=memory[1])
+        attention, entropy, largest, total = self._softmax(scores, queries, out=memory[1])
 
         x_raw = torch.bmm(attention.view(*Q.shape[:2], n_keys), V)  # [·, group·rows, d_V]
         visibility = partial(self._visible, queries, keys)
@@ -152,7 +153,9 @@ class BlockedAttention:
         j = torch.arange(keys.start, keys.stop, dtype=torch.int32, device=self.K.device)
         return (j <= i[:, None])[None, None]
 
-    def _softmax(self, scores: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _softmax(
+        self, scores: torch.Tensor, queries: range, out: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         """Compute the weights into `out`; return them and each row's entropy, largest weight and sum.
 
         The scores are overwritten. With m the largest score and u_j = s_j − m, the weights are
@@ -167,7 +170,9 @@ class BlockedAttention:
         entropy.clamp_(min=0)  # rounding
         if self.sinks is None:
             return attention, entropy, largest, torch.ones_like(entropy)
-        p = torch.sigmoid(m - largest.log() - self.sinks.flatten().to(m)[:, None])
+        of_all = self.sinks.dim() == 1
+        sinks = self.sinks[:, None] if of_all else self.sinks[:, :, queries.start : queries.stop, 0]
+        p = torch.sigmoid(m - largest.log() - sinks.to(m))
         attention.mul_(p[..., None])
         return attention, p * entropy + torch.special.entr(p), p * largest, p
 

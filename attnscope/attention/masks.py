@@ -10,11 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from attnscope.attention.mask_rules import HIDES
 from attnscope.errors import OptionError
-
-HIDES = -1e4
-"""An additive mask that adds this or less hides the key: the softmax gives it a weight of 0."""
-
 
 Offset = int | Sequence[int]
 """The first query's position (see `attnscope.attention.positions`), or one for each sequence. With

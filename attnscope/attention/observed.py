@@ -32,9 +32,9 @@ def observed(
         mask: added to the scores; broadcasts to `n_batch n_head n_Q n_K`.
         position_bias: a score for each distance, added before the mask (Raffel et al. 2020, "T5",
             section 2.1).
-        sinks: one score per head, `n_head`, that takes part in the softmax and has no value (Xiao
-            et al. 2023, "Efficient Streaming Language Models with Attention Sinks"; learned, as in
-            gpt-oss).
+        sinks: one score per head, `n_head`, or per query, `n_batch n_head n_Q 1`, that takes part in
+            the softmax and has no value (Xiao et al. 2023, "Efficient Streaming Language Models with
+            Attention Sinks"; learned, as in gpt-oss).
         scale: the factor of the dot products.
         softcap: the bound for soft-capping the scores.
 

@@ -24,25 +24,25 @@ def offset_of(
             last query has that of the last key, as when earlier keys come from a cache.
             `after-past`: the first query has that of the first new key. `lengths`: in each
             sequence, the last query has that of the last key that is not padding, as with a cache
-            of a fixed size.
+            of a fixed size; queries before the first key have negative positions.
         n_past: the number of keys of the past.
         lengths: for `lengths`, the number of keys of each sequence that are not padding.
 
     Returns:
-        A position, negative for bottom-right alignment with more queries than keys; with several
+        A position, negative if there are more queries than keys at whose end they are; with several
         lengths, one position for each sequence.
 
     Raises:
         OptionError: there are no lengths.
-        SizeError: a length is less than n_Q, or more than n_K.
+        SizeError: a length is more than n_K.
 
     Source: PyTorch, `torch.nn.attention.bias.CausalVariant` (UPPER_LEFT and LOWER_RIGHT); ONNX,
     `Attention` (opset 24), `past_key` (after-past) and `nonpad_kv_seqlen` (lengths).
 
     >>> offset_of(1, 5, align="bottom-right")
     4
-    >>> offset_of(2, 5, align="lengths", lengths=[3, 5])
-    (1, 3)
+    >>> offset_of(2, 5, align="lengths", lengths=[1, 5])
+    (-1, 3)
     """
     if align == "lengths":
         return _before_the_ends(n_Q, n_K, lengths)
@@ -59,12 +59,6 @@ def _before_the_ends(n_Q: int, n_K: int, lengths: Sequence[int] | None) -> int |
         )
     if max(lengths) > n_K:
         raise SizeError(f"a length of {max(lengths)} is more than there are keys: n_K is {n_K}.")
-    if min(lengths) < n_Q:
-        raise SizeError(
-            f"a length of {min(lengths)} is less than there are queries: n_Q is {n_Q}, and aligned at"
-            " the lengths, each sequence's queries are the last of its keys.",
-            hint=f"lengths of {n_Q} or more, or another --align",
-        )
     firsts = tuple(length - n_Q for length in lengths)
     return firsts if len(firsts) > 1 else firsts[0]
 
@@ -86,8 +80,8 @@ def places(
         lengths: as in `offset_of`: one for each sequence, or one for all.
 
     Returns:
-        The positions, as many as the queries and keys take; they begin below 0 for bottom-right
-        alignment with more queries than keys. Then the index in this range of the first query, or
+        The positions, as many as the queries and keys take; they begin below 0 where there are more
+        queries than keys at whose end they are. Then the index in this range of the first query, or
         of the first query of each sequence, and that of the first new key.
 
     Raises:
@@ -105,4 +99,5 @@ def places(
     n_batch = Q.size(0) if Q.dim() > 2 else 1
     if len(first) != n_batch:
         raise SizeError(f"{len(first)} lengths are given for {n_batch} sequences.")
-    return range(n_K), first, n_past
+    least = min(0, *first)
+    return range(least, n_K), tuple(each - least for each in first), n_past - least

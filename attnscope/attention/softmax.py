@@ -43,10 +43,11 @@ def softmax_beside(scores: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
 
     Args:
         scores: `n_batch n_head n_Q n_K`, logits.
-        sinks: `n_head`, logits.
+        sinks: `n_head`, or `n_batch n_head n_Q 1`, logits.
 
     Returns:
         `n_batch n_head n_Q n_K`; a row sums to 1 minus the sink's weight.
     """
-    beside = sinks[:, None, None].to(scores).expand(*scores.shape[:-1], 1)
+    of_rows = sinks[:, None, None] if sinks.dim() == 1 else sinks
+    beside = of_rows.to(scores).expand(*scores.shape[:-1], 1)
     return torch.cat([scores, beside], dim=-1).softmax(dim=-1)[..., :-1]

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.arrays import numbers
-from attnscope.checkpoints.checkpoint import find_checkpoint, read_json
+from attnscope.checkpoints.checkpoint import find_checkpoint
+from attnscope.checkpoints.config import read_json
 from attnscope.checkpoints.tensors import Weights, open_file
 from attnscope.errors import ModelError
 from attnscope.text import shortened
@@ -31,6 +32,9 @@ FILES = ("adapter_model.safetensors", "adapter_model.bin")
 WRAPPER = "base_model.model."
 """What precedes the names of modules in an adapter's tensors."""
 FACTOR = re.compile(r"(.*)\.lora_([AB])(?:\.\w+)?\.(weight|bias)")
+
+TABLE = re.compile(r"embed|\bwte\b|lm_head|\bshared\b")
+"""The names of tables with a row for each word, which grow with a vocabulary."""
 
 REFUSED = {
     "use_dora": "DoRA, which rescales the merged weight",
@@ -100,6 +104,7 @@ def read_adapter(folder: str | Path) -> Adapter:
             others[re.sub(r"\.(base_layer|modules_to_save(\.\w+)?)\.", ".", own)] = weights.read(tensor)
     for module, pair in pairs.items():
         _check_pair(module, pair, checkpoint.name)
+        _check_bias(module, pair, checkpoint.name)
     name = checkpoint.name
     scales = {
         module: _scale(config, module, pair["A"][0].shape[0], name) for module, pair in pairs.items()
@@ -138,6 +143,16 @@ def _check_pair(module: str, pair: dict[str, tuple[np.ndarray, str]], name: str)
         )
 
 
+def _check_bias(module: str, pair: dict[str, tuple[np.ndarray, str]], name: str) -> None:
+    """Raise a ModelError unless the bias of B, if there is one, has a number for each of its rows."""
+    bias, n_row = pair.get("B.bias"), pair["B"][0].shape[0]
+    if bias is not None and bias[0].shape != (n_row,):
+        numbers = "×".join(map(str, bias[0].shape))
+        raise ModelError(
+            f"{name} is damaged: lora_B.bias of {module} has {numbers} numbers, and lora_B {n_row} rows."
+        )
+
+
 def _scale(config: dict[str, Any], module: str, r: int, name: str) -> float:
     """Return s of a module: α/r or α/√r, where α may depend on its name.
 
@@ -169,6 +184,8 @@ class AdaptedWeights(Weights):
     Attributes:
         base: the tensors of the checkpoint.
         adapter: the adapter.
+        turns: whether the checkpoint may store weights as `d_in d_out`, also if the adapter does not say
+            so.
         modules: by the name of a tensor, the module of the adapter that changes it.
         replaced: by the name of a tensor, the tensor of the adapter that replaces it.
         transposed: whether weights are stored as `d_in d_out`.
@@ -180,6 +197,7 @@ class AdaptedWeights(Weights):
 
     base: Weights
     adapter: Adapter
+    turns: bool = True
     modules: dict[str, str] = field(init=False)
     replaced: dict[str, str] = field(init=False)
     transposed: bool = field(init=False)
@@ -198,6 +216,8 @@ class AdaptedWeights(Weights):
                 " checkpoint does not have.",
                 hint="the adapter's base model",
             )
+        for name, own in self.replaced.items():
+            self._check_shape(name, tuple(adapter.others[own][0].shape), f"that of {own}")
         found = {*self.modules.values(), *self.replaced.values()}
         self.unused = [each for each in [*adapter.pairs, *adapter.others] if each not in found]
         weights = [(name, module) for name, module in self.modules.items() if name.endswith(".weight")]
@@ -232,13 +252,25 @@ class AdaptedWeights(Weights):
         pair = self.adapter.pairs[module]
         shape = (pair["B"][0].shape[0], pair["A"][0].shape[1])
         stored = tuple(self.base.read(name)[0].shape)
-        if stored not in (shape, shape[::-1]):
+        may_turn = self.adapter.transposed or self.turns
+        self._check_shape(
+            name, shape[::-1] if may_turn and stored == shape[::-1] else shape, f"B·A of {module}"
+        )
+        return stored != shape
+
+    def _check_shape(self, name: str, shape: tuple[int, ...], what: str) -> None:
+        """Raise a ModelError unless a tensor has the shape of what changes or replaces it.
+
+        A table of words may have become longer.
+        """
+        stored = tuple(self.base.read(name)[0].shape)
+        is_longer_table = TABLE.search(name) is not None and stored[1:] == shape[1:]
+        if stored != shape and not is_longer_table:
             raise ModelError(
                 f"{self.adapter.name} does not fit this checkpoint: {name} has the shape {stored},"
-                f" but B·A of {module} has {shape}.",
+                f" but {what} has {shape}.",
                 hint="the adapter's base model",
             )
-        return stored != shape
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from attnscope.checkpoints.settings import check_settings
+from attnscope.checkpoints.config import read_config
 from attnscope.errors import ModelError, class_name, first_line
 from attnscope.text import shortened
 
@@ -28,11 +27,6 @@ LONGEST_TEXT = 60
 """The number of characters of a text that a hint repeats."""
 LONGEST_NAME = 96
 """The most characters of a name on the hub, owner included: `huggingface_hub.utils.validate_repo_id`."""
-
-LONGEST_JSON = 64 * 2**20
-"""The most bytes of a file of JSON; the largest indices of shards have 20 MB."""
-MOST_INNER = 10**5
-"""The most lists and objects in it, each of which takes twenty times its size in memory."""
 
 TAKES = f"{BUNDLED}, a folder, or a hub name such as {FALLBACK}"
 
@@ -112,9 +106,7 @@ class Checkpoint:
                 f"{self.name} has no config.json, so its number of heads is unknown.",
                 hint=str(gguf[0]) if gguf else "a folder with config.json and model.safetensors in it",
             )
-        config = read_json(path)
-        check_settings(path, config)
-        return config
+        return read_config(path)
 
     def refuse_adapter(self) -> None:
         """Refuse a folder in which PEFT has saved an adapter, where a whole model is needed.
@@ -127,6 +119,22 @@ class Checkpoint:
                 f"{self.name} is an adapter, without the model that it changes.",
                 hint=f"attnscope compare MODEL --adapter {self.name}",
             )
+
+
+class WithoutFiles(Checkpoint):
+    """What can be used wherever a checkpoint can, but has no files beside each other."""
+
+    def file(self, filename: str) -> Path | None:
+        """Return None."""
+        return None
+
+    def has(self, *filenames: str) -> bool:
+        """Return False."""
+        return False
+
+    def first_file(self, *filenames: str) -> Path | None:
+        """Return None."""
+        return None
 
 
 def find_checkpoint(model: str | Path | None = None) -> Checkpoint:
@@ -147,6 +155,8 @@ def find_checkpoint(model: str | Path | None = None) -> Checkpoint:
     path = Path(os.path.expanduser(model))
     if model and os.path.isdir(path):  # Path.is_dir raises for names that are too long
         return Checkpoint(model, path)
+    if model.lower() == BUNDLED:
+        return Checkpoint(BUNDLED, _bundled_folder())
     if model.endswith(".gguf") and os.path.isfile(path):
         raise ModelError(
             f"{model} is a GGUF file, but this needs a model with a config.json.",
@@ -169,34 +179,6 @@ def find_checkpoint(model: str | Path | None = None) -> Checkpoint:
             )
         raise ModelError(f"there is no folder {model or 'without a name'}.", hint=TAKES)
     return Checkpoint(model, None)
-
-
-def longest_text(config: dict[str, Any]) -> int | None:
-    """Return the maximum number of tokens according to a `config.json`; None if it gives none."""
-    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length")
-    found = [config[name] for name in names if isinstance(config.get(name), int)]
-    nested = [longest_text(each) for each in config.values() if isinstance(each, dict)]
-    return max([*found, *(each for each in nested if each is not None)], default=None)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from one of a model's files.
-
-    Raises:
-        ModelError: the file cannot be read, or contains something else.
-    """
-    try:
-        if path.stat().st_size > LONGEST_JSON:
-            raise ValueError(f"it has {path.stat().st_size} bytes, more than {LONGEST_JSON}")
-        text = path.read_text(encoding="utf-8")
-        if (n_inner := text.count("[") + text.count("{")) > MOST_INNER:
-            raise ValueError(f"it has {n_inner} lists and objects, more than {MOST_INNER}")
-        content = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"cannot read {path}: {error}.") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"cannot read {path}: it does not contain a JSON object.")
-    return content
 
 
 def _bundled_folder() -> Path:

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from attnscope.checkpoints.heads import PARTS_OF_CONFIG, Heads
+from attnscope.checkpoints.config import Config, completed, configs_of_stack, rope_settings
+from attnscope.checkpoints.heads import Heads
 from attnscope.checkpoints.indices import enumerated
-from attnscope.checkpoints.settings import rope_settings
 from attnscope.checkpoints.tensor_names import PARTS, Packing
 from attnscope.errors import ModelError
 from attnscope.text import shortened
-
-Config = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -131,14 +129,14 @@ def formula_of(heads: Heads, layer: int, d_head: int) -> LayerFormula:
         layer: the index of a layer with attention.
         d_head: the width of its heads.
     """
-    config = _own_config(heads)
+    config = configs_of_stack(heads.config, heads.stack.name)[0]
     kind = config.get("model_type") or heads.config.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     extras = tuple(_extras(heads, layer))
     if family is None:
         return LayerFormula(missing=extras)
     if fields := _missing_fields(config, family):
-        complete = _completed(config)
+        complete = completed(config)
         if complete is None:
             what = f"what depends on {enumerated(fields)}, which its config.json does not give"
             return LayerFormula(missing=(what, *extras))
@@ -199,12 +197,6 @@ def _damaged(model: str, field: str, value: Any, expected: str) -> ModelError:
     )
 
 
-def _own_config(heads: Heads) -> Config:
-    """Return the part of config.json that describes a stack."""
-    parts = [heads.config.get(part) for part in PARTS_OF_CONFIG.get(heads.stack.name, ())]
-    return next((part for part in parts if isinstance(part, dict)), heads.config)
-
-
 def _missing_fields(config: Config, family: Family) -> list[str]:
     """Return the fields that a family depends on and that a configuration lacks."""
     needed = [*family.fields]
@@ -218,16 +210,6 @@ def _missing_fields(config: Config, family: Family) -> list[str]:
 
     alternatives = [each.split("|") for each in needed]
     return [names[0] for names in alternatives if not any(has(name) for name in names)]
-
-
-def _completed(config: Config) -> Config | None:
-    """Return a configuration with the defaults of transformers; None if it does not know these."""
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.for_model(**config).to_dict()
-    except Exception:  # an unknown type, or sizes that it rejects
-        return None
 
 
 def _is_causal(heads: Heads, config: Config, family: Family) -> bool:

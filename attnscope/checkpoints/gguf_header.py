@@ -15,8 +15,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from attnscope.checkpoints.gguf_types import TYPES
-from attnscope.checkpoints.ranges import Budget, FileRanges, MiB, Ranges, side_by_side
+from attnscope.checkpoints.ranges import Budget, FileRanges, MiB, Ranges, shown_name, side_by_side
+from attnscope.dtypes import GGML_TYPES
 from attnscope.errors import ModelError
 from attnscope.text import printable, shortened
 
@@ -151,7 +151,7 @@ def _joined(file: Ranges, part_of_file: Gguf, count: int) -> Gguf:
     tensors: dict[str, GgufTensor] = {}
     for part in parts:
         for twice in tensors.keys() & part.tensors.keys():
-            raise _damaged(part.files[0], f"another part has {_shown(twice)}, too")
+            raise _damaged(part.files[0], f"another part has {shown_name(twice)}, too")
         tensors |= part.tensors
     expected = parts[0].metadata.get("split.tensors.count", len(tensors))
     if expected != len(tensors):
@@ -184,7 +184,7 @@ def _read_header(file: Ranges, budget: Budget | None = None) -> Gguf:
     for _ in range(n_pair):
         key = cursor.text(LONGEST_KEY, "a key")
         if key in metadata:
-            raise cursor.damaged(f"{_shown(key)} occurs twice")
+            raise cursor.damaged(f"{shown_name(key)} occurs twice")
         metadata[key] = cursor.value(key, cursor.number("I"))
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 1 <= alignment <= MiB or alignment & (alignment - 1):
@@ -193,7 +193,7 @@ def _read_header(file: Ranges, budget: Budget | None = None) -> Gguf:
     for _ in range(n_tensor):
         entry = _entry(cursor)
         if entry.name in entries:
-            raise cursor.damaged(f"{_shown(entry.name)} occurs twice")
+            raise cursor.damaged(f"{shown_name(entry.name)} occurs twice")
         entries[entry.name] = entry
     start = cursor.position + -cursor.position % alignment
     tensors = {name: _tensor(cursor, each, start, alignment) for name, each in entries.items()}
@@ -214,7 +214,7 @@ def _entry(cursor: _Cursor) -> _Entry:
     name = cursor.text(LONGEST_NAME, "the name of a tensor")
     n_dim = cursor.number("I")
     if n_dim > MOST_DIMENSIONS:
-        raise cursor.damaged(f"{_shown(name)} has {n_dim} axes, more than {MOST_DIMENSIONS}")
+        raise cursor.damaged(f"{shown_name(name)} has {n_dim} axes, more than {MOST_DIMENSIONS}")
     sizes = tuple(cursor.number("Q") for _ in range(n_dim))
     return _Entry(name, sizes, cursor.number("I"), cursor.number("Q"))
 
@@ -228,13 +228,13 @@ def _tensor(cursor: _Cursor, entry: _Entry, start: int, alignment: int) -> GgufT
         start: the first byte after the header, from which offsets count.
         alignment: what offsets are multiples of.
     """
-    name, shape = _shown(entry.name), entry.sizes[::-1]
+    name, shape = shown_name(entry.name), entry.sizes[::-1]
     n_element = prod(shape)
     if n_element > LARGEST or any(size > LARGEST for size in shape):
         raise cursor.damaged(f"{name} has the shape {shape}, more elements than any file can have")
     if entry.offset % alignment:
         raise cursor.damaged(f"{name} begins at {entry.offset}, not a multiple of {alignment}")
-    kind, n_bytes = TYPES.get(entry.type), None
+    kind, n_bytes = GGML_TYPES.get(entry.type), None
     if kind is not None:
         row = shape[-1] if shape else 1
         if row % kind.block:
@@ -314,14 +314,14 @@ class _Cursor:
 
     def _number(self, key: str, kind: int) -> Any:
         if kind not in NUMBERS:
-            raise self.damaged(f"{_shown(key)} has a value of the type {kind}, which is none")
+            raise self.damaged(f"{shown_name(key)} has a value of the type {kind}, which is none")
         self._count_kept(8)
         return self.number(NUMBERS[kind])
 
     def _array(self, key: str, deeper: int) -> Any:
         """Return the next array; only its length if it is long."""
         if not deeper:
-            raise self.damaged(f"{_shown(key)} has more than {DEEPEST} arrays inside of each other")
+            raise self.damaged(f"{shown_name(key)} has more than {DEEPEST} arrays inside of each other")
         self._count_kept(64)
         kind, length = self.number("I"), self.number("Q")
         if kind in NUMBERS:
@@ -329,7 +329,7 @@ class _Cursor:
         elif kind in (STRING, ARRAY):
             smallest = 8 if kind == STRING else 12
         else:
-            raise self.damaged(f"{_shown(key)} has elements of the type {kind}, which is none")
+            raise self.damaged(f"{shown_name(key)} has elements of the type {kind}, which is none")
         if length * smallest > self.end - self.position:
             raise self._too_long(length * smallest)
         if length > MOST_ITEMS:
@@ -390,11 +390,6 @@ class _Cursor:
         if self.end < self.size:
             return self.damaged(f"its header takes more than {LONGEST_HEADER // MiB} MiB")
         return self.damaged(f"{length} bytes should follow byte {self.position}")
-
-
-def _shown(name: str) -> str:
-    """Return a name from a file on one line, short enough for a message."""
-    return printable(shortened(name)) or "a tensor without a name"
 
 
 def _damaged(file: Ranges, why: str) -> ModelError:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.checkpoints.checkpoint import WithoutFiles
 from attnscope.checkpoints.gguf_header import Gguf, open_gguf
 from attnscope.checkpoints.model_files import QUANTISED, find_model_files
 from attnscope.checkpoints.tensor_names import check_attends
@@ -39,7 +39,7 @@ matrix, the converter sorts it: all queries, then all keys, then all values."""
 
 
 @dataclass(frozen=True)
-class GgufModel(Checkpoint):
+class GgufModel(WithoutFiles):
     """A GGUF file. Its heads are read as those of a checkpoint, but no model can be run from it.
 
     Attributes:
@@ -48,18 +48,6 @@ class GgufModel(Checkpoint):
     """
 
     gguf: Gguf = field(kw_only=True, repr=False, compare=False)
-
-    def file(self, filename: str) -> Path | None:
-        """Return None: it has no other files."""
-        return None
-
-    def has(self, *filenames: str) -> bool:
-        """Return False: it has no other files."""
-        return False
-
-    def first_file(self, *filenames: str) -> Path | None:
-        """Return None: it has no other files."""
-        return None
 
     @property
     def architecture(self) -> str:

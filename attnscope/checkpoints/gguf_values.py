@@ -10,20 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from attnscope.checkpoints.gguf_header import GgufTensor
-from attnscope.checkpoints.gguf_types import TYPES
 from attnscope.checkpoints.ranges import FileRanges
+from attnscope.dtypes import GGML_BLOCKS, STORED
 from attnscope.errors import ModelError, first_line
 
 if TYPE_CHECKING:
     import numpy as np
-
-PLAIN = {
-    "F64": ("float64", "<f8"),
-    "F32": ("float32", "<f4"),
-    "F16": ("float16", "<f2"),
-    "BF16": ("bfloat16", "<u2"),
-}
-"""ggml's types without blocks → attnscope's name for the dtype, and the numpy dtype of its bytes."""
 
 QUANTISED = "float32"
 """The dtype of dequantised values."""
@@ -126,7 +118,7 @@ def read_vector(tensor: GgufTensor, reordered: int = 0) -> np.ndarray:
 
 def dtype_of(tensor: GgufTensor) -> str:
     """Return attnscope's name for the dtype of a tensor's values once they are read."""
-    return PLAIN[tensor.type][0] if tensor.type in PLAIN else QUANTISED
+    return STORED[tensor.type].name if tensor.type in STORED else QUANTISED
 
 
 def dequantised(tensor: GgufTensor, stored: np.ndarray) -> np.ndarray:
@@ -139,8 +131,8 @@ def dequantised(tensor: GgufTensor, stored: np.ndarray) -> np.ndarray:
     Raises:
         ModelError: the package gguf is missing, or does not know the type.
     """
-    if tensor.type in PLAIN:
-        return stored.view(PLAIN[tensor.type][1])
+    if tensor.type in STORED:
+        return stored.view(STORED[tensor.type].numpy)
     try:
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
@@ -167,16 +159,16 @@ def in_order(values: np.ndarray, d_head: int) -> np.ndarray:
 
 def _block(tensor: GgufTensor) -> tuple[int, int]:
     """Return the number of elements and of bytes of a tensor's blocks."""
-    for each in TYPES.values():
-        if each.name == tensor.type:
-            return each.block, each.n_bytes
-    raise _unknown_type(tensor)
+    if tensor.type not in GGML_BLOCKS:
+        raise _unknown_type(tensor)
+    _, size, n_bytes = GGML_BLOCKS[tensor.type]
+    return size, n_bytes
 
 
 def _unknown_type(tensor: GgufTensor) -> ModelError:
     return ModelError(
         f"{tensor.name} is stored as ggml's type {tensor.type}, which attnscope does not read.",
-        hint=f"a file with {', '.join(PLAIN)} or the types that pip's gguf dequantises, such as Q4_K",
+        hint=f"a file with {', '.join(STORED)} or the types that pip's gguf dequantises, such as Q4_K",
     )
 
 

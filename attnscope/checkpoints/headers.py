@@ -10,15 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from attnscope.checkpoints.model_files import ModelFiles
-from attnscope.checkpoints.ranges import Budget, KiB, MiB, Ranges, side_by_side
-from attnscope.checkpoints.safetensors_header import (
-    LONGEST_HEADER,
-    header_length,
-    read_safetensors_header,
-)
+from attnscope.checkpoints.ranges import Budget, KiB, MiB, Ranges, shown_name, side_by_side
+from attnscope.checkpoints.safetensors_header import LONGEST_HEADER, read_safetensors_header
 from attnscope.errors import ModelError
 from attnscope.process.progress import Progress, silent, stage
-from attnscope.text import printable, shortened
+from attnscope.text import shortened
 
 FIRST_REQUESTS = 4 * MiB
 """The bytes that the first requests for all files fetch together. The headers of 163 shards with 91,000
@@ -106,10 +102,9 @@ def _of_safetensors(name: str, files: list[Ranges], report: Callable[[float], No
     budget = Budget(LONGEST_HEADER)
 
     def read(file: Ranges) -> list[TensorHeader]:
-        budget.spend(file, header_length(file))
         return [
-            TensorHeader(each.name, each.shape, each.dtype, each.n_bytes)
-            for each in read_safetensors_header(file)
+            TensorHeader(name, shape, dtype, n_bytes)
+            for name, shape, dtype, n_bytes, _ in read_safetensors_header(file, budget)
         ]
 
     tensors: dict[str, TensorHeader] = {}
@@ -117,15 +112,10 @@ def _of_safetensors(name: str, files: list[Ranges], report: Callable[[float], No
         for tensor in found:
             if tensor.name in tensors:
                 raise ModelError(
-                    f"{file.name} is damaged: another file has {_shown(tensor.name)}, too.",
+                    f"{file.name} is damaged: another file has {shown_name(tensor.name)}, too.",
                     hint="files of one model, as they were published",
                 )
             tensors[tensor.name] = tensor
         if len(tensors) > MOST_TENSORS:
             raise ModelError(f"{shortened(name)} is damaged: it has more than {MOST_TENSORS} tensors.")
     return Headers(name, "safetensors", tuple(tensors.values()), len(files))
-
-
-def _shown(name: str) -> str:
-    """Return a name from a file on one line, short enough for a message."""
-    return printable(shortened(name)) or "a tensor without a name"

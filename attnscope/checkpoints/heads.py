@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.checkpoints.config import PARTS_OF_STACK, configs_of_stack
 from attnscope.checkpoints.indices import check_layer
 from attnscope.checkpoints.latent import axes_of, read_latent
+from attnscope.checkpoints.result import Latent, WeightSlice
 from attnscope.checkpoints.tensor_names import PARTS, Layout, Packing, Stack, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import Weights, open_weights
+from attnscope.document.result import UNMEASURED
 from attnscope.errors import ModelError
-from attnscope.results.common import UNMEASURED
-from attnscope.results.weights import Latent, WeightSlice
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,12 +79,13 @@ class Heads:
         layout, n_head, model = self.stack.layout, self.n_head, self.model
         if layout.packing is Packing.LATENT:
             return self._latent_layer(layer)
-        stored = _stored(self.tensors, self.stack, layer, model)
+        config = self._of_layer(layer)
+        stored = _stored(self.tensors, self.stack, layer, model, config)
         source = self.tensors.configuration
         d_head = _d_head(stored, layout, n_head, model, source)
         n_kv_head = _n_kv_head(stored, layout, n_head, d_head, model)
         _check_shapes(stored, layout, n_head, n_kv_head, d_head, model)
-        _check_config(self.config, self.stack, d_head, n_kv_head, model, source)
+        _check_config(config, d_head, n_kv_head, self.stack.layout, model, source)
         d_feat = stored["W_Q"][1].shape[0 if layout.transposed else 1]
 
         def weights(head: int) -> list[WeightSlice]:
@@ -104,6 +106,14 @@ class Heads:
 
         return LayerHeads(n_kv_head, d_feat, d_head, None, weights)
 
+    def _of_layer(self, layer: int) -> dict[str, Any]:
+        """Return the fields of one layer: those of its stack, with its own where layers differ."""
+        nested = configs_of_stack(self.config, self.stack.name)
+        fields = {name: value for part in nested[:-1] or nested for name, value in part.items()}
+        own = fields.get("per_layer_config")
+        of_layer = own.get(str(layer)) if isinstance(own, dict) else None
+        return {**fields, **of_layer} if isinstance(of_layer, dict) else fields
+
     def slices(self, layer: LayerHeads) -> dict[str, list[WeightSlice]]:
         """Return the slices of all heads of a layer by name, as they follow each other in a matrix.
 
@@ -119,8 +129,7 @@ class Heads:
         return slices
 
     def _latent_layer(self, layer: int) -> LayerHeads:
-        nested = [self.config.get(part) for part in PARTS_OF_CONFIG.get(self.stack.name, ())]
-        own_config = next((part for part in nested if isinstance(part, dict)), self.config)
+        own_config = configs_of_stack(self.config, self.stack.name)[0]
         latent, d_feat, slices = read_latent(
             self.tensors, self.stack, layer, self.n_head, own_config, self.model
         )
@@ -172,15 +181,29 @@ def _dims(slice_: WeightSlice, d_feat: int, stack: str) -> tuple[str, ...]:
     return dims[: len(slice_.head_shape)]
 
 
-def _stored(weights: Weights, stack: Stack, layer: int, model: str) -> Stored:
-    """Read the tensors that contain a layer's weights and biases; a fused tensor contains several."""
+def _stored(weights: Weights, stack: Stack, layer: int, model: str, config: dict[str, Any]) -> Stored:
+    """Read the tensors that contain a layer's weights and biases; a fused tensor contains several.
+
+    Args:
+        weights, stack, layer, model: as in `Heads`.
+        config: the fields of the layer: they may say that its values are its keys (Gemma 4), or that its
+            keys and values are those of an earlier layer.
+    """
     names = set(weights.names)
     stored: Stored = {}
     for kind, letter in (("weight", "W"), ("bias", "b")):
         for part in PARTS:
             tensor = stack.tensor(part, layer, kind)
+            if tensor not in names and part == "V" and config.get("attention_k_eq_v"):
+                tensor = stack.tensor("K", layer, kind)
             if tensor in names:
                 stored[f"{letter}_{part}"] = (tensor, *weights.read(tensor))
+            elif kind == "weight" and part in "KV" and (n_shared := config.get("num_kv_shared_layers")):
+                raise ModelError(
+                    f"layer {layer} of {model} has no keys and values of its own: it takes those of an"
+                    f" earlier layer (num_kv_shared_layers is {n_shared}).",
+                    hint="an earlier layer",
+                )
             elif kind == "weight":
                 raise ModelError(
                     f"{model} has no {tensor}, although it has {stack.tensor('Q', layer, kind)}."
@@ -275,21 +298,18 @@ are parts of names of similar fields that mean something else."""
 
 
 def _check_config(
-    config: dict[str, Any], stack: Stack, d_head: int, n_kv_head: int, model: str, source: str
+    config: dict[str, Any], d_head: int, n_kv_head: int, layout: Layout, model: str, source: str
 ) -> None:
-    """Raise a ModelError if the heads' width or number contradicts config.json.
+    """Raise a ModelError if the heads' width or number contradicts the fields of a layer.
 
-    A model whose layers differ has several such fields; one of them has to agree.
+    A model whose layers differ may have several such fields; one of them has to agree.
     """
-    parts = [config.get(part) for part in PARTS_OF_CONFIG.get(stack.name, ())]
-    nested = [part for part in parts if isinstance(part, dict)] or [config]
     sizes = {
         name: value
-        for part in nested
-        for name, value in part.items()
+        for name, value in config.items()
         if type(value) is int and not any(word in name for word in OTHER_WIDTHS)
     }
-    one_key_head = n_kv_head == 1 and any(part.get("multi_query") for part in nested)
+    one_key_head = n_kv_head == 1 and bool(config.get("multi_query"))
     for pattern, found, what in (
         (WIDTH_OF_HEAD, d_head, f"heads {d_head} wide"),
         (KEY_HEADS, n_kv_head, f"{n_kv_head} key heads"),
@@ -299,8 +319,7 @@ def _check_config(
             continue
         fields = " and ".join(f"{name} is {value}" for name, value in expected.items())
         raise ModelError(
-            f"the {stack.layout.path('K').strip('.')} of {model} has {what}, but in its"
-            f" {source} {fields}.",
+            f"the {layout.path('K').strip('.')} of {model} has {what}, but in its {source} {fields}.",
             hint=f"the {source} that the weights were saved with",
         )
 
@@ -312,27 +331,14 @@ def _wrong_shape(name: str, stored: Stored, model: str) -> ModelError:
     )
 
 
-PARTS_OF_CONFIG = {
-    "self": ("text_config",),
-    "text": ("text_config",),
-    "encoder": ("encoder",),
-    "decoder": ("decoder",),
-    "cross": ("decoder", "text_config"),
-    "vision": ("vision_config", "encoder"),
-    "audio": ("audio_config", "encoder"),
-}
-"""The nested configurations that may contain a stack's sizes, by the stack's name."""
-
-
 def _n_head(config: dict[str, Any], stack: Stack, model: str) -> int:
     """Return the number of query heads that config.json gives, else the default in transformers."""
     side = "decoder" if stack.name == "cross" or "decoder." in stack.prefix else "encoder"
     of_side = (f"{side}_attention_heads", f"{side}_num_attention_heads")
     words = (*of_side, "num_attention_heads", "n_head", "n_heads", "num_heads")
-    parts = PARTS_OF_CONFIG.get(stack.name, ())
-    nested = [config[part] for part in parts if isinstance(config.get(part), dict)]
-    configured = [each[word] for each in [*nested, config] for word in words if word in each]
-    n_head = configured[0] if configured else _default_n_head(config, parts)
+    nested = configs_of_stack(config, stack.name)
+    configured = [each[word] for each in nested for word in words if word in each]
+    n_head = configured[0] if configured else _default_n_head(config, stack.name)
     if type(n_head) is not int or n_head < 1:
         raise ModelError(
             f"{model}'s config.json does not say how many heads it has"
@@ -341,7 +347,7 @@ def _n_head(config: dict[str, Any], stack: Stack, model: str) -> int:
     return n_head
 
 
-def _default_n_head(config: dict[str, Any], parts: tuple[str, ...]) -> Any:
+def _default_n_head(config: dict[str, Any], stack: str) -> Any:
     """Return the default of this model type: Gemma 3 and LLaVA omit the number in config.json."""
     if "model_type" not in config:
         return None
@@ -351,5 +357,6 @@ def _default_n_head(config: dict[str, Any], parts: tuple[str, ...]) -> Any:
         complete = AutoConfig.for_model(**config)
     except Exception:  # an unknown type, or sizes that it rejects
         return None
+    parts = PARTS_OF_STACK.get(stack, ())
     nested = [getattr(complete, part) for part in parts if hasattr(complete, part)]
     return getattr([*nested, complete][0], "num_attention_heads", None)

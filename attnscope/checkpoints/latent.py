@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from attnscope.checkpoints.result import Latent, WeightSlice
 from attnscope.checkpoints.tensor_names import Stack
 from attnscope.checkpoints.tensors import Weights
+from attnscope.document.result import UNMEASURED
 from attnscope.errors import ModelError
-from attnscope.results.common import UNMEASURED
-from attnscope.results.weights import Latent, WeightSlice
 
 if TYPE_CHECKING:
     import numpy as np

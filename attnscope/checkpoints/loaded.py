@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnscope.checkpoints.checkpoint import Checkpoint, find_checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint, WithoutFiles, find_checkpoint
 from attnscope.errors import OptionError, class_name
 
 
 @dataclass(frozen=True)
-class LoadedModel(Checkpoint):
+class LoadedModel(WithoutFiles):
     """A model in memory. It can be used wherever a checkpoint can, but has no files.
 
     Attributes:
@@ -24,18 +24,6 @@ class LoadedModel(Checkpoint):
     module: Any = field(default=None, repr=False, compare=False)
     tokenizer: Any = field(default=None, repr=False, compare=False)
     image_processor: Any = field(default=None, repr=False, compare=False)
-
-    def file(self, filename: str) -> Path | None:
-        """Return None: it has no files."""
-        return None
-
-    def has(self, *filenames: str) -> bool:
-        """Return False: it has no files."""
-        return False
-
-    def first_file(self, *filenames: str) -> Path | None:
-        """Return None: it has no files."""
-        return None
 
     def config(self) -> dict[str, Any]:
         """Return the model's configuration, as its config.json would contain it."""

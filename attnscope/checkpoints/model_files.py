@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnscope.checkpoints.checkpoint import BUNDLED, Checkpoint, find_checkpoint, read_json
+from attnscope.checkpoints.checkpoint import BUNDLED, Checkpoint, find_checkpoint
+from attnscope.checkpoints.config import read_config, read_json
 from attnscope.checkpoints.ranges import FileRanges, Ranges, hub_ranges
-from attnscope.checkpoints.settings import check_settings
 from attnscope.errors import ModelError
 from attnscope.text import alternatives, printable, shortened
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
+ADAPTER, PIPELINE = "adapter_config.json", "model_index.json"
+QUANTISATION = "hf_quant_config.json"
 WEIGHTS = (".safetensors", ".gguf")
 SUFFIXES = (*WEIGHTS, ".json")
 """The suffixes of files that are models by themselves."""
@@ -40,7 +42,15 @@ MOST_SHOWN = 4
 
 
 class NoWeightsError(ModelError):
-    """A model whose weights have no header that can be read: there are none here, or only pickles."""
+    """A model whose weights have no header that can be read: there are none here, or only pickles.
+
+    Attributes:
+        n_bytes: the bytes of all weights, by an index whose files are not here; None: not known.
+    """
+
+    def __init__(self, message: str, hint: str | None = None, n_bytes: int | None = None) -> None:
+        super().__init__(message, hint)
+        self.n_bytes = n_bytes
 
 
 @dataclass(frozen=True)
@@ -70,11 +80,21 @@ class ModelFiles:
         """
         named = self.file if self.file and self.is_config else CONFIG
         path = self.place.file(named)
-        if path is None:
+        return None if path is None else read_config(path)
+
+    def quantisation(self) -> dict[str, Any] | None:
+        """Return the content of `hf_quant_config.json`, which modelopt writes; None if there is none.
+
+        Raises:
+            ModelError: it is damaged.
+        """
+        if self.file not in (None, CONFIG):
             return None
-        config = read_json(path)
-        check_settings(path, config)
-        return config
+        try:
+            path = self.place.first_file(QUANTISATION)
+        except ModelError:  # the hub does not answer, and it is not in the cache
+            return None
+        return None if path is None else read_json(path)
 
     def weights(self) -> list[Ranges]:
         """Return the files of weights: safetensors or GGUF, of a split GGUF file only the first part.
@@ -104,11 +124,18 @@ class ModelFiles:
         if not chosen:
             raise self._without_weights(names)
         missing = [each for each in chosen if each not in names]
+        if missing == chosen and (total := self._size_by_index()) is not None:
+            raise NoWeightsError(
+                f"the {len(missing)} files that its index lists are not here: the size of the weights is"
+                " the index's.",
+                n_bytes=total,
+            )
         if missing:
+            config = Path(self.place.folder or ".") / CONFIG
             raise ModelError(
                 f"{self.name} lacks {len(missing)} of {len(chosen)} files that its index lists:"
                 f" {_listed(missing)}.",
-                hint=f"download them again; or, without weights: {self._config_alone()}",
+                hint=f"download them again; or, without weights: {config}",
             )
         return self._ranges(chosen)
 
@@ -154,6 +181,49 @@ class ModelFiles:
             raise ModelError(f"{path} is damaged: its weight_map does not name files.")
         return sorted(files)
 
+    def _size_by_index(self) -> int | None:
+        """Return the bytes of all weights, as the index says; None if it does not."""
+        path = self.place.file_here(INDEX)
+        metadata = read_json(path).get("metadata") if path is not None else None
+        total = metadata.get("total_size") if isinstance(metadata, dict) else None
+        return total if type(total) is int and total > 0 else None
+
+    def refuse_other_kinds(self) -> None:
+        """Refuse an adapter and a pipeline of several models, which have no attention of their own.
+
+        Raises:
+            ModelError: it is one; the hint is the model to ask for.
+        """
+        named = None if self.file is None else Path(self.file).name
+        if self.file is None and self.place.has(CONFIG):
+            return
+        title = self.name.removesuffix(f"/{named}") if named else self.name
+        if named in (None, ADAPTER) and (path := self.place.file_here(ADAPTER)) is not None:
+            fields = read_json(path)
+            base, kind = fields.get("base_model_name_or_path"), fields.get("peft_type")
+            whose = f" of {printable(shortened(base))}" if isinstance(base, str) and base else ""
+            what = "a LoRA adapter" if kind == "LORA" else "an adapter"
+            raise ModelError(
+                f"{title} is {what}{whose}, which has no cache of its own.",
+                hint=f"attnscope card {printable(base)}"
+                if whose
+                else "the model that it was trained for",
+            )
+        if named in (None, PIPELINE) and (path := self.place.file_here(PIPELINE)) is not None:
+            content = read_json(path)
+            kind = printable(shortened(str(content.get("_class_name", "of no class"))))
+            parts = [
+                part
+                for part, of in content.items()
+                if isinstance(of, list)
+                and of[:1] == ["transformers"]
+                and self.place.has(f"{part}/{CONFIG}")
+            ]
+            raise ModelError(
+                f"{title} is a pipeline of diffusers ({kind}) of several models.",
+                hint=f"attnscope card {title}/{parts[0]}" if parts else "the folder of one of them",
+            )
+
     def _ranges(self, names: Iterable[str]) -> list[Ranges]:
         """Return files of the model as ranges: from this machine if they are here."""
         if self.place.folder is not None:
@@ -185,10 +255,6 @@ class ModelFiles:
                 f" {_listed(pickles)}.",
             )
         return NoWeightsError(f"{self.name} has no weights: neither safetensors nor GGUF.")
-
-    def _config_alone(self) -> str:
-        """Return what names the model's configuration without its weights."""
-        return str(Path(self.place.folder or ".") / CONFIG)
 
 
 def find_model_files(model: str | Path) -> ModelFiles:
@@ -248,7 +314,9 @@ def _whole_sets(names: Collection[str], suffix: str) -> dict[str, list[str]]:
     sets = complete_sets(names, suffix)
     sets |= {each: [each] for each in names if each.endswith(suffix) and not PART.fullmatch(each)}
     # A projector of images beside its model: convert_hf_to_gguf.py of llama.cpp
-    return {name: each for name, each in sets.items() if not _base(name).startswith("mmproj")}
+    return {
+        name: each for name, each in sets.items() if not name.rpartition("/")[2].startswith("mmproj")
+    }
 
 
 def complete_sets(names: Iterable[str], suffix: str) -> dict[str, list[str]]:
@@ -280,10 +348,6 @@ def _is_config(file: str) -> bool:
 def _is_inside(name: object) -> bool:
     """Return whether a value from an index names a file within the model's folder."""
     return isinstance(name, str) and name != "" and not os.path.isabs(name) and ".." not in name
-
-
-def _base(name: str) -> str:
-    return name.rsplit("/", 1)[-1]
 
 
 def _listed(names: Iterable[str]) -> str:

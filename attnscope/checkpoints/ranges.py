@@ -8,12 +8,17 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from threading import Lock, Thread
 from time import sleep
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnscope.errors import ModelError, first_line, no_such_file
+from attnscope.text import printable, shortened
+
+if TYPE_CHECKING:
+    import numpy as np
 
 T = TypeVar("T")
 
@@ -61,6 +66,19 @@ class Ranges(ABC):
             ModelError: the file cannot be read.
         """
 
+    def array(self, dtype: str, start: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Return numbers from `start` on; of a file on this machine, only those that are used are read.
+
+        Args:
+            dtype: numpy's name for how they are stored, such as `<f4`.
+            start: the first byte.
+            shape: the sizes of the array.
+        """
+        import numpy as np
+
+        n_byte = prod(shape) * np.dtype(dtype).itemsize
+        return np.frombuffer(self.read(start, n_byte), dtype).reshape(shape)
+
     @abstractmethod
     def beside(self, filename: str) -> Ranges:
         """Return another file of the same folder or repository, which may not exist."""
@@ -97,6 +115,11 @@ class FileRanges(Ranges):
                 return file.read(length)
         except OSError as error:
             raise _unreadable(self.name, first_line(error)) from error
+
+    def array(self, dtype: str, start: int, shape: tuple[int, ...]) -> np.ndarray:
+        import numpy as np
+
+        return np.memmap(self.path, dtype, mode="r", offset=start, shape=shape)
 
     def beside(self, filename: str) -> Ranges:
         return FileRanges(self.path.with_name(filename))
@@ -204,6 +227,11 @@ def hub_ranges(repository: str, filename: str) -> HttpRanges:
 
 def _unreadable(name: str, why: str) -> ModelError:
     return ModelError(f"cannot read {name}: {why}.")
+
+
+def shown_name(name: str) -> str:
+    """Shorten a name from a file to one line of a message."""
+    return printable(shortened(name)) or "a tensor without a name"
 
 
 class Budget:

@@ -1,8 +1,7 @@
 """Read the header of a safetensors file by ranges: which tensors are in it, and where.
 
-The header of a file from anywhere is not trusted. Its JSON has one fixed form, so it is read entry by
-entry with regular expressions: whatever has another form is refused where it begins, and nothing of it
-is ever built in memory.
+The header of a file from anywhere is not trusted. It is cut into entries, and each is parsed as JSON
+alone: whatever is not an entry is refused where it begins, and is never built in memory.
 
 Source: the safetensors format: the header's length as a little-endian number of 8 bytes; the header,
 a JSON object that maps names to dtype, shape and byte range; the bytes of the tensors.
@@ -15,9 +14,10 @@ import json
 import re
 from collections.abc import Iterator
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from attnscope.checkpoints.ranges import Ranges
+from attnscope.checkpoints.ranges import Budget, Ranges, shown_name
+from attnscope.dtypes import SAFETENSORS
 from attnscope.errors import ModelError
 from attnscope.text import printable, shortened
 
@@ -29,20 +29,6 @@ MOST_AXES = 64
 LONGEST_NAME = 2**10
 LARGEST = 2**63 - 1
 
-BITS = {
-    dtype: bits
-    for bits, dtypes in {
-        4: "F4",
-        6: "F6_E2M3 F6_E3M2",
-        8: "BOOL U8 I8 F8_E4M3 F8_E5M2 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ",
-        16: "F16 BF16 I16 U16",
-        32: "F32 I32 U32",
-        64: "F64 I64 U64 C64",
-    }.items()
-    for dtype in dtypes.split()
-}
-"""The size of an element of each dtype in bits: `Dtype::bitsize` of the safetensors library."""
-
 
 class SafetensorsTensor(NamedTuple):
     """A tensor in a safetensors file.
@@ -51,22 +37,26 @@ class SafetensorsTensor(NamedTuple):
         name: such as `model.layers.0.self_attn.q_proj.weight`.
         shape: its sizes, the innermost last.
         dtype: as the file names it, such as `BF16`.
-        offset: its first byte in the file.
         n_bytes: its size in bytes.
+        offset: its first byte in the file.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    offset: int
     n_bytes: int
+    offset: int
 
 
-def header_length(file: Ranges) -> int:
-    """Return the length of a file's header in bytes, without the 8 bytes that say so.
+def read_safetensors_header(file: Ranges, budget: Budget | None = None) -> list[SafetensorsTensor]:
+    """Read which tensors are in a safetensors file, in the order of its header.
+
+    Args:
+        file: on this machine or on another one. Two ranges are read, or one, if the header is short.
+        budget: the bytes that the headers of all files of a model may have together.
 
     Raises:
-        ModelError: the file is too short for it, or the header is longer than the format allows.
+        ModelError: it is damaged, cut short, or not a safetensors file.
         FileError: there is no such file.
     """
     size = file.size
@@ -75,146 +65,97 @@ def header_length(file: Ranges) -> int:
         raise _damaged(file, f"its header should have {length} bytes")
     if length > LONGEST_HEADER:
         raise _damaged(file, f"its header should have {length} bytes, more than {LONGEST_HEADER}")
-    return length
-
-
-def read_safetensors_header(file: Ranges) -> list[SafetensorsTensor]:
-    """Return the tensors of a safetensors file, in the order of its header.
-
-    Args:
-        file: on this machine or on another one. Two ranges are read, or one, if the header is short.
-
-    Raises:
-        ModelError: it is damaged, cut short, or not a safetensors file.
-        FileError: there is no such file.
-    """
-    length = header_length(file)
-    text = file.read(8, length)
-    start, n_data = 8 + length, file.size - 8 - length
-    found: list[SafetensorsTensor] = []
-    names: set[str] = set()
-    n_used = 0
-    for name, dtype, shape, begin, end in _entries(file, text):
-        if name in names:
-            raise _damaged(file, f"{_shown(name)} occurs twice")
-        names.add(name)
+    if budget is not None:
+        budget.spend(file, length)
+    start, n_data = 8 + length, size - 8 - length
+    tensors: dict[str, SafetensorsTensor] = {}
+    for name, dtype, shape, begin, end in _entries(file, file.read(8, length)):
+        if name in tensors:
+            raise _damaged(file, f"{shown_name(name)} occurs twice")
         n_element = prod(shape)
         if n_element > LARGEST or begin > end or end > n_data:
-            raise _damaged(file, f"{_shown(name)} {shape} ends at byte {shortened(start + end)}")
-        bits = BITS.get(dtype)
-        if bits is not None and n_element * bits != (end - begin) * 8:
-            raise _damaged(file, f"{_shown(name)} {dtype} {shape} has {end - begin} bytes")
-        found.append(SafetensorsTensor(name, shape, dtype, start + begin, end - begin))
-        n_used += end - begin
+            raise _damaged(
+                file, f"{shown_name(name)} {shortened(shape)} ends at byte {shortened(start + end)}"
+            )
+        known = SAFETENSORS.get(dtype)
+        if known is not None and n_element * known.bits != (end - begin) * 8:
+            raise _damaged(
+                file, f"{shown_name(name)} {dtype} {shortened(shape)} has {end - begin} bytes"
+            )
+        tensors[name] = SafetensorsTensor(name, shape, dtype, end - begin, start + begin)
+    n_used = sum(tensor.n_bytes for tensor in tensors.values())
     if n_used != n_data:
         raise _damaged(file, f"its tensors have {n_used} bytes, but {n_data} follow its header")
-    return found
+    end = start
+    for tensor in sorted(tensors.values(), key=lambda each: (each.offset, each.n_bytes)):
+        if tensor.offset != end:
+            raise _damaged(file, f"{shown_name(tensor.name)} begins within another tensor")
+        end += tensor.n_bytes
+    return list(tensors.values())
 
 
-S = rb"[ \t\r\n]*+"
-STRING = rb'"((?:[^"\\\x00-\x1f]|\\.)*+)"'
-
-
-def _joined(*parts: bytes) -> bytes:
-    """Return a pattern of parts, with white space before each of them."""
-    return b"".join(S + part for part in parts)
-
-
-_SIZES = rb"\[([0-9, \t\r\n]*+)\]"
-_FIELDS = _joined(
-    *(rb'\{"dtype"', b":", rb'"(\w++)"', b",", rb'"shape"', b":", _SIZES, b","),
-    *(rb'"data_offsets"', b":", rb"\[" + S + rb"(\d++)", b",", rb"(\d++)", rb"\]", rb"\}"),
+STRING = r'"(?:[^"\\\x00-\x1f]|\\.)*+"'
+NEXT = re.compile(
+    r"""
+    \s*+ (?: "__metadata__" \s*+ : \s*+ \{ (?: \s*+ STRING \s*+ : \s*+ STRING (?: \s*+ ,)?+ )*+ \s*+ \}
+         | (STRING) \s*+ : \s*+ (\{ [^{}]{0,4096}+ \}) )
+    \s*+ ([,}])
+    """.replace("STRING", STRING).encode(),
+    re.VERBOSE,
 )
-USUAL = re.compile(_joined(STRING, b":") + _FIELDS + _joined(rb"([,}])"))
-"""An entry as the library writes it: `"name": {"dtype": …, "shape": […], "data_offsets": […]},`."""
-ANY_ORDER = re.compile(_joined(STRING, b":", rb"(\{[^{}]{0,4096}+\})", rb"([,}])"))
-"""An entry whose fields may have another order."""
-_TEXTS = rb"\{(?:" + _joined(STRING, b":", STRING) + rb"(?:" + S + rb",)?+)*+" + S + rb"\}"
-METADATA = re.compile(_joined(rb'"__metadata__"', b":", _TEXTS, rb"([,}])"))
-"""An object of texts, of which nothing is kept."""
+"""An object of texts, of which nothing is kept, or a tensor's name and fields; a comma or the end."""
 
 Entry = tuple[str, str, tuple[int, ...], int, int]
 
 
-def _entries(file: Ranges, text: bytes) -> Iterator[Entry]:
+def _entries(file: Ranges, header: bytes) -> Iterator[Entry]:
     """Yield name, dtype, shape, first byte and the byte after the last one of each tensor."""
-    start = re.compile(_joined(rb"\{")).match(text)
+    start = re.match(rb"\s*+\{", header)
     if start is None:
         raise ModelError(
             f"{file.name} is not a safetensors file: its header is not JSON ({file.size} bytes long).",
             hint="download it again, if it should be one",
         )
-    position, last = start.end(), b","
-    if re.compile(_joined(rb"\}", rb"\Z")).match(text, position):
+    if re.fullmatch(rb"\s*+\{\s*+\}\s*+", header):
         return
-    count = 0
+    position, last, count = start.end(), b",", 0
     while last == b",":
-        if found := USUAL.match(text, position):
-            name, dtype, shape, begin, end, last = found.groups()
-            first, after = _numbers(file, begin, end)
-            yield _text(file, name), dtype.decode(), _sizes(file, shape), first, after
-        elif found := METADATA.match(text, position):
-            last = found[found.lastindex or 0]
-        elif found := ANY_ORDER.match(text, position):
-            last = found[3]
-            yield _entry(file, found[1], found[2])
-        else:
+        found = NEXT.match(header, position)
+        if found is None:
             raise _damaged(file, f"byte {8 + position} of its header does not begin an entry")
+        name, fields, last = found.groups()
+        if name is not None:
+            yield _entry(file, name, fields)
         position = found.end()
         count += 1
         if count > MOST_TENSORS:
             raise _damaged(file, f"it should have more than {MOST_TENSORS} tensors")
-    if text[position:].strip(b" \t\r\n\0"):
+    if header[position:].strip(b" \t\r\n\0"):
         raise _damaged(file, f"something follows its header's last entry, at byte {8 + position}")
 
 
-def _entry(file: Ranges, name: bytes, fields: bytes) -> Entry:
-    """Return an entry whose fields have any order."""
+_parse = json.JSONDecoder().raw_decode
+
+
+def _entry(file: Ranges, quoted: bytes, fields: bytes) -> Entry:
+    """Parse the name of a tensor, and its fields in any order."""
+    if len(quoted) - 2 > LONGEST_NAME:
+        raise _damaged(file, f"a name has {len(quoted) - 2} bytes, more than {LONGEST_NAME}")
     try:
-        entry: Any = json.loads(fields)
+        name = json.loads(quoted) if b"\\" in quoted else quoted[1:-1].decode()
+        name.encode()  # half of a surrogate pair is no text
+    except ValueError as error:
+        shown = printable(shortened(quoted[1:-1].decode("utf-8", "replace")))
+        raise _damaged(file, f"a name is not valid: {shown}") from error
+    try:
+        entry, _ = _parse(fields.decode())
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(file, f"{_shown(_text(file, name))} has no dtype, shape and offsets") from error
+        raise _damaged(file, f"{shown_name(name)} has no dtype, shape and offsets") from error
     sizes = [begin, end, *shape] if isinstance(shape, list) and len(shape) <= MOST_AXES else [-1]
-    if not isinstance(dtype, str) or any(type(size) is not int or size < 0 for size in sizes):
-        raise _damaged(file, f"{_shown(_text(file, name))} has no dtype, shape and offsets")
-    return _text(file, name), dtype, tuple(shape), begin, end
-
-
-def _text(file: Ranges, quoted: bytes) -> str:
-    """Return the text between quotes, whose escapes are those of JSON."""
-    if len(quoted) > LONGEST_NAME:
-        raise _damaged(file, f"a name has {len(quoted)} bytes, more than {LONGEST_NAME}")
-    try:
-        text = quoted.decode()
-        text = json.loads(f'"{text}"') if "\\" in text else text
-        text.encode()  # half of a surrogate pair is no text
-    except ValueError as error:
-        shown = printable(shortened(quoted.decode("utf-8", "replace")))
-        raise _damaged(file, f"a name is not valid: {shown}") from error
-    return text
-
-
-def _sizes(file: Ranges, listed: bytes) -> tuple[int, ...]:
-    """Return the numbers of a list."""
-    if not listed.strip():
-        return ()
-    return _numbers(file, *listed.split(b",", MOST_AXES))
-
-
-def _numbers(file: Ranges, *numbers: bytes) -> tuple[int, ...]:
-    """Return numbers from their digits."""
-    try:
-        return tuple(map(int, numbers))
-    except ValueError as error:  # no digits, or thousands of them
-        raise _damaged(
-            file, f"{printable(shortened(b','.join(numbers).decode()))} is not a size"
-        ) from error
-
-
-def _shown(name: str) -> str:
-    """Return a name from a file on one line, short enough for a message."""
-    return printable(shortened(name)) or "a tensor without a name"
+    if not isinstance(dtype, str) or {*map(type, sizes)} != {int} or min(sizes) < 0:
+        raise _damaged(file, f"{shown_name(name)} has no dtype, shape and offsets")
+    return name, dtype, tuple(shape), begin, end
 
 
 def _damaged(file: Ranges, why: str) -> ModelError:

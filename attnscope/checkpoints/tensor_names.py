@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from attnscope.checkpoints.config import layer_kinds
 from attnscope.checkpoints.indices import enumerated
 from attnscope.errors import ModelError
 
@@ -150,6 +151,10 @@ LAYOUTS = (
     ),
     Layout("DeepSeek-V2 and V3, MiniCPM3", "layers.", ".self_attn.", f"q_b_proj {_LATENT}", LATENT),
     Layout("Kimi Linear, DeepSeek-V2-Lite", "layers.", ".self_attn.", f"q_proj {_LATENT}", LATENT),
+    Layout(
+        "NeoMME", "layers.", ".self_attn.", "q_proj k_proj v_proj output_projection.o_proj",
+        model_types=("neomme",),
+    ),
     Layout("Llama, Mistral, Qwen, Gemma, OLMo, gpt-oss, StableLM", "layers.", ".self_attn.", _PROJ_O),
     Layout("Phi, Phi-2", "layers.", ".self_attn.", "q_proj k_proj v_proj dense"),
     Layout("Phi-3", "layers.", ".self_attn.", "qkv_proj o_proj", STACKED),
@@ -290,7 +295,7 @@ def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> lis
             " tensors.",
             hint=f"a checkpoint of {', '.join(families)}",
         )
-    recurrent = _recurrent(names)
+    recurrent = {match[1] for name in names if (match := RECURRENT.match(name))}
     stacks = [_stack(*each, extents[each[1]], config, recurrent) for each in found]
     with_attention = [stack for stack in stacks if stack.numbers]
     if not with_attention:
@@ -367,36 +372,12 @@ def _find_places(layouts: list[Layout], endings: Endings, *, complete: bool) -> 
 
 
 RECURRENT = re.compile(r"(.*)\.(?:A_log|dt_bias|conv1d|[qkv]_conv1d|forget_gate|slope_rate)(?:\.|$)")
-"""Names of tensors that only a recurrence has: a decay, its step, a convolution before it."""
-
-
-def _recurrent(names: list[str]) -> set[str]:
-    """Return the modules that compute a recurrence, whatever the names of their projections."""
-    matches = [RECURRENT.match(name) for name in names]
-    return {match[1] for match in matches if match}
+"""Names of tensors that only a recurrence has: a decay, its step, a convolution before it. What precedes
+them is the module that computes it, whatever the names of its projections."""
 
 
 NO_SOFTMAX = re.compile(r"linear|mamba|conv|recurrent|lightning|kda|delta|ssm|rwkv|mlp|moe")
 """Words that configurations use for layers without softmax attention."""
-
-
-def layer_kinds(config: dict[str, Any], parts: Iterable[str] = ("text_config",)) -> dict[int, str]:
-    """Return the kind of each layer by its index, if config.json gives it.
-
-    Args:
-        config: the content of config.json.
-        parts: the nested configurations to search first.
-    """
-    nested = [config[part] for part in parts if isinstance(config.get(part), dict)]
-    for each in [*nested, config]:
-        for field_ in ("layer_types", "layers_block_type", "block_types"):
-            kinds = each.get(field_)
-            if isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds):
-                return dict(enumerate(kinds))
-        linear = each.get("linear_attn_config")  # Kimi Linear's: its layers are counted from 1
-        if isinstance(linear, dict) and isinstance(linear.get("kda_layers"), list):
-            return {i - 1: "linear_attention" for i in linear["kda_layers"] if type(i) is int}
-    return {}
 
 
 def _stack(
@@ -416,7 +397,7 @@ def _stack(
         recurrent: the modules that compute a recurrence.
     """
     name = _name(prefix, layout)
-    kinds = layer_kinds(config) if name in ("self", "text") else {}
+    kinds = layer_kinds(config, name) if name in ("self", "text") else {}
     others = {n: kind.replace("_", " ") for n, kind in kinds.items() if NO_SOFTMAX.search(kind)}
     module = layout.attention.rstrip(".")
     others |= {

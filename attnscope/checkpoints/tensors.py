@@ -1,13 +1,7 @@
-"""Read tensors from a checkpoint's files: byte ranges of safetensors and GGUF, without torch.
-
-Source: the safetensors format: the header's length as a little-endian number of 8 bytes; the header,
-a JSON object that maps names to dtype, shape and byte range; the bytes of the tensors.
-https://huggingface.co/docs/safetensors
-"""
+"""Read tensors from a checkpoint's files: byte ranges of safetensors and GGUF, without torch."""
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from abc import ABC, abstractmethod
@@ -16,25 +10,18 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from attnscope.checkpoints.checkpoint import Checkpoint, read_json
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.checkpoints.config import read_json
 from attnscope.checkpoints.gguf_model import REORDERED, GgufModel
-from attnscope.checkpoints.gguf_values import PLAIN, GgufMatrix, dtype_of, read_vector
+from attnscope.checkpoints.gguf_values import GgufMatrix, dtype_of, read_vector
 from attnscope.checkpoints.loaded import LoadedModel
-from attnscope.checkpoints.ranges import Ranges, hub_ranges
+from attnscope.checkpoints.ranges import FileRanges, Ranges, hub_ranges
 from attnscope.checkpoints.safetensors_header import read_safetensors_header
+from attnscope.dtypes import FLOATS, STORED
 from attnscope.errors import ModelError, first_line, is_out_of_memory
 
 if TYPE_CHECKING:
     import numpy as np
-
-# dtype in the file → attnscope's name for it, and the numpy dtype of its bytes
-STORED = {
-    "F64": ("float64", "<f8"),
-    "F32": ("float32", "<f4"),
-    "F16": ("float16", "<f2"),
-    "BF16": ("bfloat16", "<u2"),
-}
-
 
 LARGEST_DOWNLOAD = 2**30
 """The most bytes of a file that is downloaded as a whole, and then is in the cache of the hub."""
@@ -104,7 +91,7 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
     return Shards(checkpoint, path) if path.suffix == ".json" else open_file(path)
 
 
-def _large_file_on_hub(checkpoint: Checkpoint, filename: str) -> RemoteSafetensors | None:
+def _large_file_on_hub(checkpoint: Checkpoint, filename: str) -> Safetensors | None:
     """Return a large safetensors file on the hub, to read tensors from it by ranges.
 
     Returns:
@@ -120,7 +107,7 @@ def _large_file_on_hub(checkpoint: Checkpoint, filename: str) -> RemoteSafetenso
         is_large = file.size > LARGEST_DOWNLOAD
     except ModelError:  # the download says why, or succeeds, if the server does not know ranges
         return None
-    return RemoteSafetensors(file) if is_large else None
+    return Safetensors(file) if is_large else None
 
 
 def bytes_of_weights(checkpoint: Checkpoint, itemsize: int | None = None) -> int | None:
@@ -145,10 +132,9 @@ def bytes_of_weights(checkpoint: Checkpoint, itemsize: int | None = None) -> int
         if path.suffix != ".safetensors":
             total += path.stat().st_size
             continue
-        for entry in SafetensorsFile(path).header.values():
-            start, end = entry["data_offsets"]
-            floating = entry["dtype"] in STORED and itemsize is not None
-            total += prod(entry["shape"]) * (itemsize or 0) if floating else end - start
+        for tensor in read_safetensors_header(FileRanges(path)):
+            floating = tensor.dtype in STORED and itemsize is not None
+            total += prod(tensor.shape) * (itemsize or 0) if floating else tensor.n_bytes
     return total
 
 
@@ -170,52 +156,13 @@ def open_file(path: Path) -> Weights:
     Raises:
         ModelError: it is damaged.
     """
-    return SafetensorsFile(path) if path.suffix == ".safetensors" else TorchPickle(path)
+    return Safetensors(FileRanges(path)) if path.suffix == ".safetensors" else TorchPickle(path)
 
 
-class SafetensorsFile(Weights):
+class Safetensors(Weights):
     """One safetensors file. Its header is read immediately, its tensors when they are used.
 
-    Raises:
-        ModelError: the file is truncated, or not a safetensors file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            safe_open(path, framework="np")  # the library checks whether the file is complete
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                self.header: dict[str, Any] = json.loads(file.read(length))
-        except (SafetensorError, OSError, ValueError) as error:
-            raise ModelError(
-                f"{path} is damaged, or not a safetensors file: {error}"
-                f" ({path.stat().st_size} bytes long).",
-                hint="download it again: it may have been cut short",
-            ) from error
-        self.header.pop("__metadata__", None)
-        self.path = path
-        self.start = 8 + length
-
-    @property
-    def names(self) -> list[str]:
-        return sorted(self.header)
-
-    def read(self, name: str) -> tuple[np.ndarray, str]:
-        import numpy as np
-
-        entry = self.header[name]
-        if entry["dtype"] not in STORED:
-            raise _not_read(name, entry["dtype"])
-        dtype, numpy_dtype = STORED[entry["dtype"]]
-        offset = self.start + entry["data_offsets"][0]
-        shape = tuple(entry["shape"])
-        return np.memmap(self.path, numpy_dtype, mode="r", offset=offset, shape=shape), dtype
-
-
-class RemoteSafetensors(Weights):
-    """A safetensors file on the hub, of which nothing is downloaded but the tensors that are read.
+    Of a file on the hub, nothing is downloaded but the tensors that are read.
 
     Args:
         file: the file.
@@ -233,21 +180,14 @@ class RemoteSafetensors(Weights):
         return sorted(self.tensors)
 
     def read(self, name: str) -> tuple[np.ndarray, str]:
-        import numpy as np
-
         tensor = self.tensors[name]
         if tensor.dtype not in STORED:
-            raise _not_read(name, tensor.dtype)
-        dtype, numpy_dtype = STORED[tensor.dtype]
-        content = self.file.read(tensor.offset, tensor.n_bytes)
-        return np.frombuffer(content, numpy_dtype).reshape(tensor.shape), dtype
-
-
-def _not_read(name: str, dtype: str) -> ModelError:
-    return ModelError(
-        f"{name} is stored as {dtype}, which attnscope does not read.",
-        hint=f"a checkpoint that is not quantised: attnscope reads {', '.join(STORED)}",
-    )
+            raise ModelError(
+                f"{name} is stored as {tensor.dtype}, which attnscope does not read.",
+                hint=f"a checkpoint that is not quantised: attnscope reads {', '.join(STORED)}",
+            )
+        dtype = STORED[tensor.dtype]
+        return self.file.array(dtype.numpy, tensor.offset, tensor.shape), dtype.name
 
 
 class Shards(Weights):
@@ -330,7 +270,7 @@ class GgufTensors(Weights):
 
     def quantised(self, name: str) -> str | None:
         kind = self.model.gguf.tensors[name].type
-        return None if kind in PLAIN else kind
+        return None if kind in STORED else kind
 
     def reordered(self, name: str) -> bool:
         is_rotated = re.fullmatch(r"blk\.\d+\.attn_(q|k|qkv)\.(weight|bias)", name)
@@ -381,7 +321,7 @@ class Tensors(Weights):
 
         tensor = self.tensors[name]
         kind = str(tensor.dtype).removeprefix("torch.")
-        if kind not in {known for known, _ in STORED.values()} or tensor.is_sparse:
+        if kind not in FLOATS or tensor.is_sparse:
             stored_as = f"sparse {kind}" if tensor.is_sparse else kind
             raise ModelError(f"{name} is stored as {stored_as}, which attnscope does not read.")
         if tensor.is_meta:

@@ -22,7 +22,7 @@ from attnscope.cli.command import Command, help_all, sections_of, show
 from attnscope.errors import AttnscopeError, OptionError, OptionWarning, is_out_of_memory
 from attnscope.process import interrupt, streams
 from attnscope.process.launch import is_first, launched
-from attnscope.text import printable, without_long_echoes
+from attnscope.text import printable, shortened, without_long_echoes
 
 
 class ExitStatus(IntEnum):
@@ -61,7 +61,7 @@ IN_PYTHON = {
     "mha": "compute and attnscope.dry_run",
     "example": "worked_example",
     "scaling": "measure_scaling",
-    "trace": "inspect; attnscope.trace is another function, which traces a call that your code makes",
+    "trace": "inspect; attnscope.trace(module, x) is the same; without x it traces a call of yours",
     "compare": "compare",
     "audit": "audit",
     "run": "trace_script",
@@ -129,7 +129,7 @@ class CommandGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """List the commands without importing them."""
-        from attnscope.render.terminal.help import Entry
+        from attnscope.cli.help import Entry
 
         sections = {"Commands": [Entry(name, text) for name, text in COMMANDS.items()]}
         sections |= sections_of(ctx, self.get_params(ctx))
@@ -202,9 +202,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return ExitStatus.PIPE_CLOSED  # Typer exits if the reader stops, as in `attnscope … | head`
         raise
     except Exception as error:
-        if not is_out_of_memory(error):
+        if "TORCH_LOGS" in os.environ and "Invalid log settings" in str(error):
+            setting = shortened(repr(os.environ["TORCH_LOGS"]))
+            _complain(f"torch refuses TORCH_LOGS={setting}.", "unset TORCH_LOGS", arguments)
+        elif is_out_of_memory(error):
+            _complain_of_memory(error, arguments)
+        else:
             raise
-        _complain_of_memory(error, arguments)
     return ExitStatus.BAD_INPUT
 
 
@@ -213,11 +217,13 @@ def _warnings_reported() -> Iterator[None]:
     """Report the library's warnings about options without effect on stderr, in one process only."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", OptionWarning)
-        show = warnings.showwarning
+        show, shown = warnings.showwarning, set[str]()
 
         def showwarning(message: Warning | str, category: type[Warning], *rest: Any) -> None:
             if not issubclass(category, OptionWarning):
-                show(message, category, *rest)
+                if str(message) not in shown:  # libraries repeat theirs for every module and layer
+                    shown.add(str(message))
+                    show(message, category, *rest)
             elif is_first():
                 from attnscope.cli.output import tell
 
@@ -261,8 +267,8 @@ def _complain(message: str, hint: str | None, arguments: Sequence[str] = ()) -> 
     """Print a message and a hint on a line each, with long arguments shortened."""
     from rich.text import Text
 
-    from attnscope.render.styles import WRONG
-    from attnscope.render.terminal.console import Terminal, print_message
+    from attnscope.document.console import Terminal, print_message
+    from attnscope.document.styles import WRONG
 
     message = without_long_echoes(message, arguments)
     hint = hint and without_long_echoes(hint, arguments)

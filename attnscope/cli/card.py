@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from attnscope.cli.options import Format, TableOptions, expanded
-from attnscope.cli.output import draw, put, shown_progress, stdout, tell, written_first
+from attnscope.cli.options import TableOptions, expanded
+from attnscope.cli.output import draw, print_result, shown_progress, written_first
 from attnscope.completion import completion
-from attnscope.cost.options import CostOptions
 from attnscope.errors import warn_idle
+from attnscope.model_card.cards import Cards
+from attnscope.model_card.options import CostOptions
+from attnscope.model_card.result import Card
 from attnscope.options import keywords, option
-from attnscope.results.card import Card
-from attnscope.results.cards import Cards
-from attnscope.text import encodable_json
 
 EXAMPLES = {
     "attnscope card minilm": "the bundled model",
@@ -54,11 +52,11 @@ def card(
     output: CardOutput,
 ) -> int:
     """Run `attnscope card` and return its exit status."""
-    from attnscope import card, cards
+    from attnscope.model_card.card import card, cards
 
     plot = output.plot
     if plot is not None:
-        from attnscope.render.figures.save_figure import check_plot
+        from attnscope.document.figure import check_plot
 
         check_plot(plot, force=output.force)
     warn_idle(
@@ -74,28 +72,5 @@ def card(
         else:
             result = cards(models, **keywords(cost), progress=progress)
     with written_first(lambda: draw(result, plot, force=output.force)):
-        _print(result, output)
+        print_result(result, output)
     return 1 if result.differs else 0
-
-
-def _print(result: Card | Cards, output: TableOptions) -> None:
-    if output.format is Format.TABLE:
-        from attnscope.render.terminal.card import print_card, print_cards
-
-        if isinstance(result, Card):
-            print_card(result, stdout(), wide=output.wide)
-        else:
-            print_cards(result, stdout(), wide=output.wide)
-        return
-    from attnscope.render.records import records  # which imports the views of every result
-
-    if output.format is Format.JSON:
-        text = records.json_text(result.to_dict())
-        print(encodable_json(text, sys.stdout.encoding))
-    elif output.format is Format.CSV:
-        put(records.csv_text(result))
-        findings = [each.message for each in result.findings] if isinstance(result, Card) else []
-        for notice in [*findings, *result.notices]:
-            tell(notice)
-    else:
-        put(records.markdown_text(result, wide=output.wide))

@@ -13,7 +13,7 @@ from typer.core import TyperArgument, TyperCommand, TyperOption
 from attnscope.options import Flag
 
 if TYPE_CHECKING:
-    from attnscope.render.terminal.help import Entry
+    from attnscope.cli.help import Entry
 
 MOST = 20
 """The number of options that `--help` lists at most."""
@@ -88,7 +88,7 @@ class Command(TyperCommand):
 
 def sections_of(ctx: Any, parameters: Iterable[Any]) -> dict[str, list[Entry]]:
     """Return the lines of the help about parameters, by heading; general options come last."""
-    from attnscope.render.terminal.help import Entry
+    from attnscope.cli.help import Entry
 
     sections: dict[str, list[Entry]] = defaultdict(list)
     for each in parameters:
@@ -129,8 +129,8 @@ def help_all(text: str) -> TyperOption:
 
 def show(command: Any, ctx: Any, sections: Mapping[str, list[Entry]], more: str | None = None) -> None:
     """Print the help of a command, or of all commands."""
-    from attnscope.render.terminal.console import Terminal
-    from attnscope.render.terminal.help import Help, print_help
+    from attnscope.cli.help import Help, print_help
+    from attnscope.document.console import Terminal
 
     pieces = [piece.strip("{}") for piece in command.collect_usage_pieces(ctx)]
     usage = " ".join([ctx.command_path, *pieces])

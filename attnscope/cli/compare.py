@@ -11,19 +11,20 @@ from attnscope.cli.output import (
     draw,
     notices_shown,
     print_json,
+    print_result,
     put,
     shown_progress,
     stdout,
     tell,
     written_first,
 )
+from attnscope.comparison.map_differences import HeadDifferences, MapDifferences
 from attnscope.comparison.options import Arguments, Execution, Models, Reference
+from attnscope.comparison.result import Comparison
 from attnscope.completion import completion
 from attnscope.errors import OptionError, warn_idle
 from attnscope.options import keywords
 from attnscope.process.streams import user_streams
-from attnscope.results.comparison import Comparison
-from attnscope.results.differences import HeadDifferences, MapDifferences
 
 EXAMPLES = {
     "attnscope compare mine.py:attention sdpa": "your function with softmax(Q·Kᵀ/√d_K)·V",
@@ -64,7 +65,7 @@ def compare(
     ] = None,
 ) -> int:
     """Run `attnscope compare` and return its exit status."""
-    from attnscope import compare
+    from attnscope.comparison.compare import compare
 
     files.check_drawings("heads.html")
     always_wide = output.wide and output.format in (Format.JSON, Format.CSV)
@@ -78,16 +79,16 @@ def compare(
             raise OptionError(
                 f"--{'plot' if files.plot else 'page'} is for two models, and one side is code."
             )
-        _print(result, output)
+        print_result(result, output)
         return EQUAL if result.is_equal else DIFFERENT
     with written_first(
         lambda: draw(result, files.plot, files.page, lambda: ("their heads", ""), force=files.force)
     ):
-        _print(result, output)
+        _print_heads(result, output)
     return DIFFERENT if result.changed else EQUAL
 
 
-def _print(result: Comparison | HeadDifferences | MapDifferences, output: TableOptions) -> None:
+def _print_heads(result: HeadDifferences | MapDifferences, output: TableOptions) -> None:
     from attnscope.render.records import records
 
     if output.format is Format.JSON:
@@ -98,10 +99,6 @@ def _print(result: Comparison | HeadDifferences | MapDifferences, output: TableO
             tell(notice)
     elif output.format is Format.MARKDOWN:
         put(records.markdown_text(result, wide=output.wide))
-    elif isinstance(result, Comparison):
-        from attnscope.render.terminal.comparison import print_comparison
-
-        print_comparison(result, stdout(), wide=output.wide)
     else:
         from attnscope.render.terminal.heads import print_heads
 

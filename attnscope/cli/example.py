@@ -20,7 +20,7 @@ EXAMPLES = {
 @options.expanded
 def example(numbers: ExampleNumbers, forms: ExampleForms, output: FormatOptions) -> int:
     """Run `attnscope example` and return its exit status."""
-    from attnscope import worked_example
+    from attnscope.textbook.example.worked_example import worked_example
 
     if output.format is Format.CSV:
         raise OptionError("csv holds one table, and the example has many.", hint="--format json")

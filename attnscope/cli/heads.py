@@ -14,16 +14,10 @@ from attnscope.cli.output import (
     written_first,
 )
 from attnscope.errors import warn_idle
-from attnscope.models.heads.options import (
-    HeadOptions,
-    MetricOptions,
-    OrderOptions,
-    RunOptions,
-    TextOptions,
-)
+from attnscope.heads.options import HeadOptions, MetricOptions, OrderOptions, RunOptions, TextOptions
+from attnscope.heads.result import HeadTable
 from attnscope.options import keywords
 from attnscope.process.launch import is_first
-from attnscope.results.heads import HeadTable
 
 EXAMPLES = {
     'attnscope heads minilm --text "The cat sat."': "what every head attends to in a text",
@@ -45,7 +39,7 @@ def heads(
     output: TableOptions,
 ) -> int:
     """Run `attnscope heads` and return its exit status."""
-    from attnscope import measure_heads
+    from attnscope.heads.measure_heads import measure_heads
 
     _check_output(files, output)
     with notices_shown(), shown_progress() as show:

@@ -1,8 +1,7 @@
-"""`attnscope mask`: which keys each query sees, in a model, by a rule, or by a function."""
+"""`attnscope mask`: which keys each query sees, in a model, by a rule or function, or in code."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,25 +13,23 @@ from attnscope.cli.output import (
     draw,
     exit_status,
     notices_shown,
-    put,
+    print_result,
     shown_progress,
-    stdout,
     tell,
     written_first,
 )
 from attnscope.completion import completion
 from attnscope.errors import warn_idle
-from attnscope.masks.options import BlockOptions, InputOptions, LayerOptions, RuleOptions
+from attnscope.masks.options import BlockOptions, CodeOptions, InputOptions, LayerOptions, RuleOptions
 from attnscope.options import keywords, option
 from attnscope.process.streams import user_streams
-from attnscope.results.masks import AttentionMasks
-from attnscope.text import encodable_json
 
 EXAMPLES = {
     "attnscope mask causal --window 4 --nq 16": "a rule: every pair",
     'attnscope mask minilm --text "The cat sat." --text "Hi."': "what the layers of a model receive",
     "attnscope mask masks.py:sliding --nq 64": "a mask_mod, as flex_attention takes it",
     "attnscope mask masks.py:make_sliding --init window=4": "one that another function makes",
+    "attnscope mask attn.py:Attention --init d_model=32 --input x=2,9,d_model": "what code hides",
     "attnscope mask causal window:256 --nq 65536 --page masks.html": "the blocks that a kernel skips",
 }
 
@@ -54,11 +51,12 @@ def mask(
         typer.Argument(
             metavar="MASK…",
             help="A model; rules: causal, window:W, window:L,R, chunk:C, prefix:P, lengths:N,N,…,"
-            " a file; or a mask_mod: file.py:NAME.",
+            " a file; a mask_mod: file.py:NAME; or attention code: file.py:NAME, with --input.",
             autocompletion=completion("models"),
         ),
     ],
     rule: RuleOptions,
+    code: CodeOptions,
     reads: InputOptions,
     layers: LayerOptions,
     blocks: BlockOptions,
@@ -66,13 +64,14 @@ def mask(
     output: TableOptions,
 ) -> int:
     """Run `attnscope mask` and return its exit status."""
-    from attnscope import mask
+    from attnscope.masks.mask import mask
 
     _check_output(files, output, cell=blocks.cell)
     with shown_progress() as progress, user_streams(), notices_shown():
         result = mask(
             subject,
             **keywords(rule),
+            **keywords(code),
             **keywords(reads),
             **keywords(layers),
             **keywords(blocks),
@@ -81,7 +80,7 @@ def mask(
 
     def save() -> None:
         if files.save is not None:
-            from attnscope.render.files.mask_files import save_masks
+            from attnscope.masks.files import save_masks
             from attnscope.units import bytes_text, counted
 
             size = save_masks(result, files.save, force=files.force)
@@ -92,7 +91,7 @@ def mask(
     with written_first(
         save, lambda: draw(result, files.plot, files.page, lambda: contents, force=files.force)
     ):
-        _print(result, output)
+        print_result(result, output)
     return exit_status(result.checks)
 
 
@@ -100,7 +99,7 @@ def _check_output(files: MaskFiles, output: TableOptions, *, cell: int | None) -
     """Raise an AttnscopeError if a file cannot be written; warn about options without effect."""
     files.check_drawings("masks.html")
     if files.save is not None:
-        from attnscope.render.files.mask_files import check_masks_file
+        from attnscope.masks.files import check_masks_file
 
         check_masks_file(files.save, force=files.force)
     written = files.plot or files.page or files.save
@@ -112,22 +111,3 @@ def _check_output(files: MaskFiles, output: TableOptions, *, cell: int | None) -
             (cell and is_data and not written, "--cell", f"{output.format} has no picture"),
         ]
     )
-
-
-def _print(result: AttentionMasks, output: TableOptions) -> None:
-    from attnscope.render.records import records
-
-    if output.format is Format.JSON:
-        from attnscope.render.records.tables import compact_json
-
-        print(encodable_json(compact_json(result.to_dict()), sys.stdout.encoding))
-    elif output.format is Format.CSV:
-        put(records.csv_text(result))
-        for notice in result.notices:
-            tell(notice)
-    elif output.format is Format.MARKDOWN:
-        put(records.markdown_text(result, wide=output.wide))
-    else:
-        from attnscope.render.terminal.masks import print_masks
-
-        print_masks(result, stdout(), wide=output.wide)

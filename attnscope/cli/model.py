@@ -17,12 +17,13 @@ from attnscope.cli.output import (
     written_first,
 )
 from attnscope.errors import OptionError, warn_idle
-from attnscope.models.maps.options import HeadOptions, ReadOptions, RunOptions, ShownOptions
+from attnscope.maps.options import HeadOptions, RunOptions, ShownOptions
+from attnscope.models.options import ReadOptions
 from attnscope.options import keywords, option
 from attnscope.suggestions import quoted
 
 if TYPE_CHECKING:
-    from attnscope.results.maps import AttentionMaps
+    from attnscope.maps.result import AttentionMaps
 
 COPIES_OF_A_FORMAT = {Format.TABLE: 1, Format.CSV: 1, Format.JSON: 20, Format.MARKDOWN: 60}
 """The memory for printing whole maps, as a multiple of the maps' own, which it includes."""
@@ -162,7 +163,7 @@ def _warn_of_weights(
 
 def _show_weights(model: str | None, which: HeadOptions, output: ModelOutput, more: ModelOptions) -> int:
     """Read one head's weights and show them; return the exit status: 1 if a check fails."""
-    from attnscope.models.head_weights import head_weights
+    from attnscope.weights.head_weights import head_weights
 
     replace(output, force=output.force and output.save is not None).check([])
     [head] = which.head_numbers or []
@@ -191,9 +192,10 @@ def _show_weights(model: str | None, which: HeadOptions, output: ModelOutput, mo
 
 def _show_attention(model: str | None, what: dict[str, Any], output: ModelOutput) -> int:
     """Run a model and show its heads' attention maps; return the exit status: 1 if a check fails."""
-    from attnscope.models.maps.attention_maps import attention_maps
+    from attnscope.maps.attention_maps import attention_maps
 
-    _check_files(output)
+    replace(output, force=output.force and output.save is not None).check([])
+    output.check_drawings("attention.html")
     drawn = output.plot is not None or output.page is not None
     copies = max(COPIES_OF_A_FORMAT[output.format], COPIES_OF_A_PICTURE if drawn else 0)
     if output.format is Format.TABLE and not drawn and not output.show:
@@ -205,7 +207,7 @@ def _show_attention(model: str | None, what: dict[str, Any], output: ModelOutput
         maps = attention_maps(model, **what, **files, copies=copies, progress=progress)
     if maps.whole_file is not None:
         size = maps.whole_file.stat().st_size
-        output.tell_written(len(maps.maps), size, f"whole maps of {_size(maps)} weights")
+        output.tell_written(len(maps.maps), size, f"whole maps of {maps.size_text} weights")
 
     def write() -> None:
         heads = sum(len(each.maps) for each in maps.collected or [])
@@ -219,21 +221,13 @@ def _show_attention(model: str | None, what: dict[str, Any], output: ModelOutput
     return exit_status(maps.checks)
 
 
-def _check_files(output: ModelOutput) -> None:
-    """Raise an AttnscopeError if a file cannot be written, or already exists."""
-    replace(output, force=output.force and output.save is not None).check([])
-    output.check_drawings("attention.html")
-
-
 def _print_maps(maps: AttentionMaps, output: Output, write: Any, *, pool: str | None) -> None:
     """Write the files, then print one head's map, or an overview of several."""
     if maps.left_out and output.format is Format.CSV and not maps.top:
         tell("--without-sink has no effect on csv without --top: it holds all weights")
     shown = []
     if output.show and maps.one is not None:
-        from attnscope.render.files.map_tensors import pooled_arrays
-
-        arrays = {"attention": maps.one.attention} | pooled_arrays(maps.one)
+        arrays = maps.one.arrays
         axes = {name: ("n_K",) if name == "row" else ("n_Q", "n_K") for name in arrays}
         where = "this map (--steps has more)" if maps.pooling is None else "this pooled map"
         output.check_selections({name: (arrays[name].shape, axes[name]) for name in arrays}, where)
@@ -242,18 +236,16 @@ def _print_maps(maps: AttentionMaps, output: Output, write: Any, *, pool: str | 
     def save() -> None:
         if output.save is None or maps.whole_file is not None:
             return
-        from attnscope.render.files.map_tensors import map_metadata, map_tensors
-
-        output.write(map_tensors(maps), map_metadata(maps))
+        output.write(maps.tensors(), maps.metadata())
         if maps.pooling is not None:
             rows, columns = len(maps.pooling.queries), len(maps.pooling.keys)
             tell(
                 f"--pool {pool}: the maps in {output.save} are pooled, {rows} × {columns} cells of"
-                f" {_size(maps)} weights; without --pool, or with --pool none, they are whole"
+                f" {maps.size_text} weights; without --pool, or with --pool none, they are whole"
             )
 
     with written_first(save, write):
-        output.print_maps(maps, shown)
+        output.print(maps, shown)
 
 
 def _print_steps(maps: AttentionMaps, output: Output, write: Any) -> None:
@@ -269,9 +261,3 @@ def _print_steps(maps: AttentionMaps, output: Output, write: Any) -> None:
         output.print(trace, shown)
     for notice in trace.notices:
         tell(notice)
-
-
-def _size(maps: AttentionMaps) -> str:
-    from attnscope.render.files.map_tensors import map_size
-
-    return map_size(maps)

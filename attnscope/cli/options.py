@@ -160,11 +160,11 @@ class FigureOptions:
             page_name: the name of the page that is suggested for a folder.
         """
         if self.plot is not None:
-            from attnscope.render.figures.save_figure import check_plot
+            from attnscope.document.figure import check_plot
 
             check_plot(self.plot, force=self.force)
         if self.page is not None:
-            from attnscope.render.page.page import check_page
+            from attnscope.document.page.page import check_page
 
             check_page(self.page, name=page_name, force=self.force)
 

@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.options import STATS, Format, TableOptions
+from attnscope.cli.options import STATS, Format, FormatOptions, TableOptions
 from attnscope.errors import FileError, OptionError, warn_idle
 from attnscope.options import option
 from attnscope.process.progress import Progress, silent, stage
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
 
-    from attnscope.render.files.tensor_file import Tensors
+    from attnscope.checkpoints.result import HeadWeights
+    from attnscope.document.blocks import Block
+    from attnscope.document.result import Check, Result
+    from attnscope.document.tensor_file import Tensors
+    from attnscope.maps.result import AttentionMaps
+    from attnscope.observe.trace import Step, Trace
     from attnscope.render.values import Index, Shown
-    from attnscope.results.common import Check
-    from attnscope.results.example import WorkedExample
-    from attnscope.results.maps import AttentionMaps
-    from attnscope.results.trace import Step, Trace
-    from attnscope.results.weights import HeadWeights
+    from attnscope.textbook.example.result import WorkedExample
 
     Shape = tuple[int, ...]
     Dims = tuple[str, ...] | None
@@ -62,7 +63,7 @@ class Output(TableOptions):
                 )
             self.selections  # noqa: B018 - parsed immediately, so that a mistake is reported first
         if self.save is not None:
-            from attnscope.render.files.tensor_file import check_target
+            from attnscope.document.tensor_file import check_target
 
             check_target(self.save, force=self.force, dtypes=dtypes)
         warn_idle(
@@ -141,10 +142,12 @@ class Output(TableOptions):
 
         return self.shown(lambda name: (*stored(trace[name]), trace[name].dims))
 
-    def print(self, result: Trace | HeadWeights, shown: Sequence[Shown] = ()) -> None:
+    def print(self, result: Trace | HeadWeights | AttentionMaps, shown: Sequence[Shown] = ()) -> None:
         """Print a result, and below it the selected values."""
+        from attnscope.render.values import shown_fields
+
         if self.format is Format.JSON:
-            print_json(_record(result, shown))
+            print_text(result.json_of(result.to_dict() | shown_fields(shown)))
         else:
             self._print_table(result)
             self._print_shown(shown)
@@ -191,18 +194,14 @@ class Output(TableOptions):
                 print_numbers(without_words, numbers, stdout())
         self._print_shown(shown)
 
-    def _print_table(self, result: Trace | HeadWeights) -> None:
-        from attnscope.results.weights import HeadWeights
-
-        if self.format is not Format.TABLE:
+    def _print_table(self, result: Any) -> None:
+        if result.schema:
+            print_result(result, self)
+        elif self.format is not Format.TABLE:
             from attnscope.render.records.records import csv_text, markdown_text
 
             is_csv = self.format is Format.CSV
             put(csv_text(result) if is_csv else markdown_text(result, wide=self.wide))
-        elif isinstance(result, HeadWeights) and result.circuits:
-            from attnscope.render.terminal.circuits import print_head_circuits
-
-            print_head_circuits(result, stdout(), wide=self.wide)
         else:
             from attnscope.render.terminal.table import print_table
 
@@ -230,32 +229,11 @@ class Output(TableOptions):
 
             print_example(example, stdout())
 
-    def print_maps(self, maps: AttentionMaps, shown: Sequence[Shown] = ()) -> None:
-        """Print attention maps, and below them the selected values."""
-        from attnscope.render.records import maps as view
-
-        if self.format is Format.JSON:
-            from attnscope.render.values import shown_fields
-
-            document = view.maps_json(view.maps_record(maps) | shown_fields(shown))
-            print(encodable_json(document, sys.stdout.encoding))
-        elif self.format is Format.CSV:
-            for line in view.maps_csv(maps):
-                put(line)
-        elif self.format is Format.MARKDOWN:
-            put(view.maps_text(maps))
-            self._print_shown(shown)
-        else:
-            from attnscope.render.terminal.maps import print_maps
-
-            print_maps(maps, stdout(), wide=self.wide)
-            self._print_shown(shown)
-
     def write(self, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
         """Write tensors and metadata to the file of `--save`, and report that."""
         if self.save is None:
             return
-        from attnscope.render.files.tensor_file import save
+        from attnscope.document.tensor_file import save
 
         size = save(self.save, tensors, force=self.force, metadata=metadata)
         self.tell_written(len(tensors), size)
@@ -310,7 +288,7 @@ def tell(message: str) -> None:
     """Print a message on stderr that is neither a result nor an error."""
     from rich.text import Text
 
-    from attnscope.render.terminal.console import print_message
+    from attnscope.document.console import print_message
 
     print_message(Text(f"attnscope: {printable(message)}"))
 
@@ -320,16 +298,51 @@ def put(text: str) -> None:
     print(printable_lines(text, LEFT_TO_RIGHT_MARK))
 
 
+def print_result(result: Result, output: FormatOptions, blocks: list[Block] | None = None) -> None:
+    """Print a result in the format of `--format`; what CSV has no room for goes to stderr.
+
+    Args:
+        result: the result.
+        output: the format.
+        blocks: its document with the requested parts; None: as it is by default.
+    """
+    if output.format is Format.JSON:
+        print_text(result.to_json())
+        return
+    blocks = result.document() if blocks is None else blocks
+    wide = isinstance(output, TableOptions) and output.wide
+    if output.format is Format.CSV:
+        from attnscope.document.csv import remarks
+
+        for lines in result.csv():
+            put(lines)
+        for remark in remarks(blocks):
+            tell(remark)
+    elif output.format is Format.MARKDOWN:
+        from attnscope.document.markdown import markdown_document
+
+        put(markdown_document(blocks, wide=wide))
+    else:
+        from attnscope.document.terminal import print_document
+
+        print_document(blocks, stdout(), wide=wide)
+
+
 def print_json(record: dict[str, Any]) -> None:
     """Print one JSON document."""
-    from attnscope.render.records.records import json_text
+    from attnscope.document.json import json_text
 
-    print(encodable_json(json_text(record), sys.stdout.encoding))
+    print_text(json_text(record))
+
+
+def print_text(document: str) -> None:
+    """Print a JSON document, in characters that stdout can encode."""
+    print(encodable_json(document, sys.stdout.encoding))
 
 
 def stdout() -> Console:
     """Return the console on which results are printed."""
-    from attnscope.render.terminal.console import Terminal
+    from attnscope.document.console import Terminal
 
     return Terminal()
 
@@ -414,7 +427,7 @@ def shown_progress() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield silent
         return
-    from attnscope.render.terminal.progress import Live
+    from attnscope.cli.progress import Live
 
     live = Live(sys.stderr)
     try:

@@ -77,7 +77,7 @@ def run(
     refuse_in_csv(format, {"--source": source, "--calls": watched.calls > 1})
     if to is not None:
         inside = f"--to {to / 'trace.txt'}"
-        from attnscope.files import check_file
+        from attnscope.process.files import check_file
 
         check_file(to, force=output.force, suffixes=None, kind="a trace", inside=inside)
     warn_idle(

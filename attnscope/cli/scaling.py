@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from attnscope.cli import options
 from attnscope.cli.options import Format, FormatOptions
-from attnscope.cli.output import draw, print_json, put, shown_progress, stdout, written_first
+from attnscope.cli.output import draw, print_result, shown_progress, written_first
 from attnscope.errors import warn_idle
 from attnscope.options import keywords, option
 from attnscope.textbook.options import Experiment
-
-if TYPE_CHECKING:
-    from attnscope.results.scaling import Scaling
 
 EXAMPLES = {
     "attnscope scaling": "softmax with and without the scale, for six widths",
@@ -35,11 +31,11 @@ class ScalingOutput(FormatOptions):
 @options.expanded
 def scaling(experiment: Experiment, output: ScalingOutput) -> int:
     """Run `attnscope scaling` and return its exit status."""
-    from attnscope import measure_scaling
+    from attnscope.textbook.scaling.measure import measure_scaling
 
     plot = output.plot
     if plot is not None:
-        from attnscope.render.figures.save_figure import check_plot
+        from attnscope.document.figure import check_plot
 
         check_plot(plot, force=output.force)
     choices = keywords(experiment)
@@ -54,20 +50,5 @@ def scaling(experiment: Experiment, output: ScalingOutput) -> int:
         ]
     )
     with written_first(lambda: draw(result, plot, force=output.force)):
-        _print(result, output.format, bars=output.bars is not False)
+        print_result(result, output, result.document(bars=output.bars is not False))
     return 0
-
-
-def _print(result: Scaling, format: Format, *, bars: bool) -> None:
-    from attnscope.render.records import scaling
-
-    if format is Format.JSON:
-        print_json(result.to_dict())
-    elif format is Format.CSV:
-        put(scaling.csv_text(result))
-    elif format is Format.MARKDOWN:
-        put(scaling.markdown_text(result))
-    else:
-        from attnscope.render.terminal.scaling import print_scaling
-
-        print_scaling(result, stdout(), plot=bars)

@@ -22,7 +22,7 @@ from attnscope.textbook.options import (
 )
 
 if TYPE_CHECKING:
-    from attnscope.results.trace import Trace
+    from attnscope.observe.trace import Trace
 
 EXAMPLES = {
     "attnscope sdpa --nq 30 --nk 50": "every tensor from Q, K, V to the output",
@@ -94,7 +94,7 @@ def _print_plan(
     explanations: Explanations,
     output: RunOutput,
 ) -> int:
-    from attnscope import dry_run
+    from attnscope.textbook.compute import dry_run
 
     trace = dry_run(formula, explain=explanations.explain, source=explanations.source, **choices)
     _check(output, trace, explanations, without_values=("a dry run", "--dry-run"))
@@ -109,8 +109,8 @@ def _print_run(
     output: RunOutput,
 ) -> int:
     """Compute the formula, write the file, print the run."""
-    from attnscope import compute
     from attnscope.render.values import stored, values_of
+    from attnscope.textbook.compute import compute
 
     def reserve(plan: Trace) -> int:
         reason = ("meta", "choose --device cpu") if choices["device"] == "meta" else None

@@ -20,21 +20,21 @@ from attnscope.cli.output import (
     tell,
     written_first,
 )
+from attnscope.comparison.result import Comparison
 from attnscope.completion import completion
 from attnscope.errors import Interrupted, OptionError, warn_idle
 from attnscope.options import keywords, option
 from attnscope.process import interrupt
 from attnscope.process.streams import user_streams
-from attnscope.results.comparison import Comparison
 from attnscope.text import printable_lines
 from attnscope.tracing.options import Arguments, Comments, Execution, Scope
 
 if TYPE_CHECKING:
-    from attnscope.results.common import Check
-    from attnscope.results.trace import Trace
+    from attnscope.document.result import Check
+    from attnscope.observe.trace import Trace
 
 EXAMPLES = {
-    "attnscope trace attn.py:Attention --init d_model=64 --input x=2,10,d_model": (
+    "attnscope trace attn.py:Attention --init d_model=64 --input x=2,T:9,d_model": (
         "every tensor of a class, and findings"
     ),
     "attnscope trace attn.py:attend --input q=2,5,8 --input k=2,7,8": "a function of two tensors",
@@ -82,6 +82,11 @@ def trace(
 
     interrupted = False
     with shown_progress() as progress, user_streams():
+        if output.verify and not arguments.inputs:
+            from attnscope.comparison.compare import fitting_inputs
+
+            given = {**keywords(arguments), "dtype": execution.dtype, "seed": execution.seed}
+            arguments = replace(arguments, inputs=fitting_inputs(target, **given))
         try:
             result = inspect(
                 target,
@@ -156,7 +161,7 @@ def _check_output(
 
 def _verified(target: str, arguments: Arguments, execution: Execution) -> Check:
     """Compare the code with the reference that fits, and return the result as a check."""
-    from attnscope import compare
+    from attnscope.comparison.compare import compare
 
     with shown_progress() as progress, user_streams():
         result = compare(

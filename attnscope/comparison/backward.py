@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import torch
 
-from attnscope.comparison.anatomy.tape import Widened, tensors_in
-from attnscope.comparison.divergence.roots import difference
-from attnscope.comparison.examine import CLOSE
-from attnscope.comparison.sides.side import Side, tensors_of
-from attnscope.errors import SizeError, SourceError
+from attnscope.comparison.divergence.find_divergences import CLOSE, slightly_larger
+from attnscope.comparison.divergence.first_difference import difference, usual_gap
+from attnscope.comparison.result import ComparedGradient, WeightCopy
+from attnscope.errors import SizeError, SourceError, first_line
+from attnscope.implementations.implementation import Side, described, tensors_of
+from attnscope.observe.operators.tape import Widened, tensors_in
 from attnscope.process.default_dtype import default_dtype
-from attnscope.results.comparison import ComparedGradient, WeightCopy
+from attnscope.process.random_state import seed_torch
 
 
 @dataclass(frozen=True)
@@ -31,47 +32,82 @@ class Gradients:
 
 
 def compared_gradients(
-    a: Side, b: Side, copies: Sequence[WeightCopy], dtype: torch.dtype, seed: int
+    a: Side,
+    b: Side,
+    copies: Sequence[WeightCopy],
+    dtype: torch.dtype,
+    seed: int,
+    outputs: tuple[int, int] = (0, 0),
 ) -> list[ComparedGradient]:
     """Compare the gradients of both sides in float64; what rounding in a dtype explains is equal.
+
+    Code that raises in float64 is differentiated in its dtype, as `run_exactly` runs it.
+
+    Args:
+        a, b: the sides.
+        copies: which weights were copied to make them alike.
+        dtype, seed: of the run.
+        outputs: which of the tensors that each side returns is its output.
 
     Raises:
         SizeError: the outputs have different shapes.
         SourceError: a side cannot be differentiated.
     """
-    exact = [_gradients(each, torch.float64, seed, exact=True) for each in (a, b)]
-    narrow = [_gradients(each, dtype, seed, exact=False) for each in (a, b)]
+    sides = list(zip((a, b), outputs, strict=True))
+
+    def scaled(side: Side) -> Side:
+        return side.scaled(dtype, slightly_larger(dtype))
+
+    try:
+        exact = [
+            _gradients(side, output, side.in_dtype(torch.float64), torch.float64, seed, exact=True)
+            for side, output in sides
+        ]
+    except SourceError:
+        exact = [_gradients(side, output, scaled(side), dtype, seed) for side, output in sides]
+    narrow = [_gradients(side, output, side.in_dtype(dtype), dtype, seed) for side, output in sides]
     compared = []
     pairs = zip(*(_common(a, b, copies, *each) for each in (exact, narrow)), strict=True)
     for (name, other, first, second), (_, _, first_narrow, second_narrow) in pairs:
         rounding = min(
-            difference("", wide, each).largest
-            for wide, each in ((first, first_narrow), (second, second_narrow))
+            usual_gap(wide, each) for wide, each in ((first, first_narrow), (second, second_narrow))
         )
         found = difference("", first, second, CLOSE * rounding)
         status = "equal" if found.is_equal else "different"
+        if found.is_equal and bool(first.isnan().any()):
+            status = "undecided"  # NaN on both sides shows nothing
         shape = tuple(first.shape)
         compared.append(ComparedGradient(name, other, shape, found.largest, rounding, status))
     return compared
 
 
-def _gradients(side: Side, dtype: torch.dtype, seed: int, *, exact: bool) -> Gradients:
-    """Run a side forwards and backwards."""
-    own = side.in_dtype(dtype)
+def _gradients(
+    side: Side, output: int, own: Side, dtype: torch.dtype, seed: int, *, exact: bool = False
+) -> Gradients:
+    """Run a side forwards and backwards.
+
+    Args:
+        side: the side, whose inputs name the gradients.
+        output: which of the tensors that it returns is differentiated.
+        own: a copy of it, which is run.
+        dtype, seed: of the run.
+        exact: whether code that asks for float32 gets float64.
+    """
     leaves = {name: each for name, each in tensors_of(own).items() if each.is_floating_point()}
     weights = dict(own.module.named_parameters()) if own.module is not None else {}
     variables: list[torch.Tensor] = [*leaves.values(), *weights.values()]
     for tensor in variables:
         tensor.requires_grad_()
-    torch.manual_seed(seed)
+    seed_torch(seed)
     try:
-        with default_dtype(dtype), torch.enable_grad(), Widened() if exact else nullcontext():
-            out = next(tensors_in(own.call()))
-        torch.manual_seed(seed)
+        wider = Widened() if exact else nullcontext()
+        with described(side.title), default_dtype(dtype), torch.enable_grad(), wider:
+            out = list(tensors_in(own.call()))[output]
+        seed_torch(seed)
         direction = torch.randn(out.shape, dtype=torch.float64).to(out.dtype)
         found = torch.autograd.grad(out, variables, direction, allow_unused=True)
-    except RuntimeError as error:
-        message = f"{side.title} has no gradients: {error}."
+    except (RuntimeError, SourceError) as error:
+        message = f"{side.title} has no gradients: {first_line(error).rstrip('.')}."
         raise SourceError(message, hint="leave out --backward") from error
     gradients = [
         torch.zeros_like(tensor) if each is None else each

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from attnscope.options import DTYPES, option
+from attnscope.options import DTYPES, inputs_of_calls, option
+from attnscope.textbook.options import VectorLayout
 
 CODE, REFERENCE, MODELS, RUN = "Your code", "The reference, sdpa or mha", "Models", "Run"
 
@@ -22,12 +24,8 @@ class Arguments:
         metavar="NAME=VALUE",
         common=True,
     )
-    inputs: list[str] | None = option(
-        "Argument of the calls, as in trace: q=n_batch:2,n_head:3,n_Q:5,d_head:8. Repeatable.",
-        "--input",
-        metavar="NAME=SPEC",
-        shown="the usual ones",
-        common=True,
+    inputs: list[str] | None = inputs_of_calls(
+        "Argument of the calls, as in trace: q=n_batch:2,n_head:3,n_Q:5,d_head:8. Repeatable."
     )
     where: list[str] | None = option(
         "A size that follows from others: d_head=d_feat/n_head. Repeatable.",
@@ -45,9 +43,22 @@ class Arguments:
         metavar="NAME=NAME",
         common=True,
     )
+    weights: str | None = option(
+        "Weights of modules that already exist, as file.py:model: own, or same (those of A for both).",
+        metavar="WHOSE",
+        shown="own",
+        values=("own", "same"),
+    )
     backward: bool = option(
         "Compare the gradients of inputs and weights, too.", default=False, common=True
     )
+
+
+class Corner(StrEnum):
+    """The query and the key that have one position, where there are more keys than queries."""
+
+    TOP_LEFT = "top-left"
+    BOTTOM_RIGHT = "bottom-right"
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,19 @@ class Reference:
     PANEL = REFERENCE
 
     causal: bool = option("Hide later keys.", default=False, common=True)
+    align: Corner | None = option(
+        "Position of the queries among the keys: top-left (query 0 at key 0) or bottom-right (the last"
+        " query at the last key).",
+        shown="top-left",
+    )
+    past: int | None = option(
+        "Number of keys before that of query 0, as of a cache, instead of --align.", metavar="N", min=0
+    )
+    layout: VectorLayout | None = option(
+        "How your function takes vectors: as rows, or as columns, as in V·softmax(KᵀQ/√d_K).",
+        shown="rows",
+        common=True,
+    )
     scale: float | None = option("Factor of the scores.", shown="1/√d_head or 1/√d_K", common=True)
     rope: bool = option(
         "Rotary position embedding (RoPE), in halves, as in Llama.", default=False, common=True
@@ -80,8 +104,14 @@ class Models:
         metavar="TEXT",
         common=True,
     )
+    ids: str | None = option(
+        "Token ids for the model beside code to read in place of a text: 101,2023,102.", metavar="N,…"
+    )
+    tokens: str | None = option(
+        "Entries of the vocabulary for it to read in place of a text.", metavar="'A B C'"
+    )
     adapter: Path | None = option(
-        "Merge this LoRA adapter into B, or into A if there is no B.", metavar="FOLDER", common=True
+        "Merge this LoRA adapter into B, or into A if there is no B.", metavar="FOLDER"
     )
     sort: str | None = option("Rank heads by QK, OV, W_Q, change or another metric.", metavar="METRIC")
     reverse: bool = option("Rank the smallest first.", default=False)

@@ -9,13 +9,12 @@ estimates the memory of a run.
 
 from attnscope.contracts.memory import UNUSED_BY_PROOF, Uses, bytes_needed
 from attnscope.contracts.mha import mha
-from attnscope.contracts.plan import DTYPES, check_sizes
+from attnscope.contracts.plan import check_sizes
 from attnscope.contracts.runs import check, has_contract, label, without_idle_stages
 from attnscope.contracts.sdpa import sdpa, sdpa_columns, sdpa_query
 from attnscope.contracts.variants import Variant
 
 __all__ = [
-    "DTYPES",
     "UNUSED_BY_PROOF",
     "Uses",
     "Variant",

@@ -11,8 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
-from attnscope.contracts.plan import DTYPES
-from attnscope.results.trace import Step, Trace
+from attnscope.dtypes import FLOATS
+from attnscope.observe.trace import Step, Trace
 
 FIXED = 4 * 2**20
 """Bytes that libraries take while they compute: threads, buffers for products."""
@@ -91,7 +91,7 @@ def _temporary(step: Step, plan: Trace) -> int:
         return (
             0
             if other == step.dtype
-            else max(2 * DTYPES[other] * size - step.bytes, DTYPES[other] * size)
+            else max(2 * FLOATS[other] * size - step.bytes, FLOATS[other] * size)
         )
     if step.name in ("Q_rot", "K_rot"):
         of_each = step.name == "Q_rot" and plan.options.get("align") == "lengths"

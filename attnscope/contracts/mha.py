@@ -9,7 +9,7 @@ from attnscope.contracts.plan import INPUT, Stage, check_sizes, plan
 from attnscope.contracts.stages import mask_and_past, prepared, weighted
 from attnscope.contracts.variants import Variant, completed, named
 from attnscope.errors import heads_do_not_divide
-from attnscope.results.trace import Trace
+from attnscope.observe.trace import Trace
 
 
 def mha(

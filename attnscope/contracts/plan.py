@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from attnscope.dtypes import FLOATS
 from attnscope.errors import OptionError, SizeError, dtype_hint
-from attnscope.results.trace import Step, Trace
-
-DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-"""The dtypes that attention runs in, with the bytes of one element."""
+from attnscope.observe.trace import Step, Trace
 
 SINGULAR = {
     "queries": "query",
@@ -89,9 +87,9 @@ def plan(title: str, sizes: dict[str, int], stages: Iterable[Stage], dtype: str)
         OptionError: an unknown dtype.
     """
     check_sizes(sizes)
-    if dtype not in DTYPES:
+    if dtype not in FLOATS:
         raise OptionError(
-            f"{dtype!r} is not a dtype that attention runs in.", hint=dtype_hint(dtype, DTYPES)
+            f"{dtype!r} is not a dtype that attention runs in.", hint=dtype_hint(dtype, FLOATS)
         )
     result = Trace(title=title, sizes=sizes, dtype=dtype)
     owners: dict[str, str] = {}
@@ -116,7 +114,7 @@ def _step(stage: Stage, sizes: dict[str, int], dtype: str) -> Step:
         shape=shape,
         dtype=dtype,
         how=stage.how,
-        bytes=prod(shape) * DTYPES.get(dtype, 1),
+        bytes=prod(shape) * FLOATS.get(dtype, 1),
         flops=2 * prod(size_of(axis, sizes) for axis in stage.product.split()) if stage.product else 0,
         contiguous=contiguous or owns_memory,
         view_of=None if owns_memory else stage.view_of,

@@ -9,7 +9,7 @@ from math import prod
 from attnscope.contracts.mha import mha
 from attnscope.contracts.sdpa import sdpa, sdpa_columns, sdpa_query
 from attnscope.contracts.variants import Variant
-from attnscope.results.trace import Step, Trace
+from attnscope.observe.trace import Step, Trace
 
 IDLE = {
     *("Q_split", "K_split", "V_split", "Q_rot", "K_rot", "K_all", "V_all", "K_shared", "V_shared"),

@@ -8,7 +8,7 @@ from attnscope.contracts.forms import Columns, OneQuery, Rows
 from attnscope.contracts.plan import Stage, plan
 from attnscope.contracts.stages import inputs, prepared, split, weighted
 from attnscope.contracts.variants import Variant, completed, named
-from attnscope.results.trace import Trace
+from attnscope.observe.trace import Trace
 
 
 def sdpa(sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | None = None) -> Trace:

@@ -1,4 +1,4 @@
-"""`mask`: which keys each query sees, in a model, by a rule, or by a function."""
+"""`mask`: which keys each query sees, in a model, by a rule, by a function, or in code."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+from attnscope.attention.mask_rules import KINDS, names_rule
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.indices import Indices
 from attnscope.errors import OptionError
 from attnscope.masks.options import InputOptions, LayerOptions, RuleOptions
+from attnscope.masks.result import AttentionMasks
 from attnscope.masks.summary import parse_block
-from attnscope.options import keywords, one_of, refuse
+from attnscope.options import Alignment, keywords, one_of, refuse
 from attnscope.process.progress import Progress, silent
-from attnscope.results.masks import AttentionMasks
-from attnscope.tensor_files import FORMATS, is_matrix_text
+from attnscope.tensor_files import FORMATS
 from attnscope.text import nearest
-from attnscope.textbook.inputs.mask_options import KINDS
-from attnscope.textbook.options import Alignment
+
+Texts = Sequence[str] | Mapping[str, Any]
 
 WHAT = "causal, or another rule; file.py:NAME of a mask_mod; or a model with --text"
 
-Kind = Literal["model", "rule", "function"]
+Kind = Literal["model", "rule", "function", "code"]
 
 
-def mask(  # long, because it takes the options of models and of rules
+def mask(
     subject: Any,
+    *args: Any,
     text: str | Sequence[str] | None = None,
-    *,
     packed: bool = False,
     file: str | Path | None = None,
     ids: str | Sequence[int] | None = None,
@@ -54,15 +55,20 @@ def mask(  # long, because it takes the options of models and of rules
     heads: int | None = None,
     window: int | None = None,
     align: str | None = None,
-    init: Sequence[str] | Mapping[str, Any] | None = None,
+    init: Texts | None = None,
+    inputs: Any = None,
+    call: str | None = None,
     block: int | str | Sequence[int] | None = None,
     cell: int | None = None,
     progress: Progress = silent,
 ) -> AttentionMasks:
-    """Return which keys each query sees: in the layers of a model, by a rule, or by a function.
+    """Return which keys each query sees: in the layers of a model, by a rule or function, or in code.
 
     In a model, it is what the kernel of each layer receives when the model runs: a mask, or flags. So
     the tokens are those that ran, and what the kernel ignores is ignored here.
+
+    In code, it is what one call of it does: a key is hidden if its mask leaves it no weight. A module
+    runs as a copy in eval mode. Each attention has a mask, named by its module and line.
 
     >>> import attnscope
     >>> masks = attnscope.mask("causal", window=4, nq=16)
@@ -73,7 +79,9 @@ def mask(  # long, because it takes the options of models and of rules
         subject: a model, as in `attention_maps`, with an input; a rule, or a list of them, all of which
             a key has to pass: `causal`, `window:W`, `window:L,R`, `chunk:C`, `prefix:P`, `none`,
             `lengths:N,N,…`, a file or an array; a function of `b, h, q_idx, kv_idx`, as torch's
-            `flex_attention` takes it, itself or as `file.py:NAME`; or a `BlockMask`.
+            `flex_attention` takes it, itself or as `file.py:NAME`; a `BlockMask`; or code, as in
+            `attnscope.inspect`: a module, class or function.
+        args: the tensors that code is called with, by position; or the text of a model.
         text: what a model reads; several texts are a batch.
         packed: whether several texts share one row, where positions begin again with each of them.
         file, ids, tokens, pair, target, image, truncate: other inputs, as in `attention_maps`.
@@ -88,7 +96,10 @@ def mask(  # long, because it takes the options of models and of rules
         window: hide keys that are this far away or further, as a model's `sliding_window` does.
         align: the position of queries among the keys: `top-left`, `bottom-right`, `after-past` or
             `lengths`.
-        init: arguments, if the function makes a mask function: `window=4`, or by name.
+        init: arguments of a class, or of a function that makes a mask function: `window=4`, or by name.
+        inputs: the arguments of code by name, as a list, or a tensor alone; or specifications as
+            `x=2,10,64`; None: for modules and classes, the usual ones.
+        call: the method of a class to call; None: `forward`.
         block: the queries and keys in a block of a block-sparse kernel: a number, or both.
         cell: the queries and keys in a cell of the picture; None: as few as fit.
         progress: called with the progress of the work.
@@ -97,20 +108,35 @@ def mask(  # long, because it takes the options of models and of rules
         OptionError: options contradict each other.
         SizeError: a mask does not fit the sizes, or is too large.
         ModelError: there is no such model or layer, or transformers cannot run it.
-        SourceError: a function cannot be loaded, or raises an exception.
+        SourceError: a function cannot be loaded, or raises an exception; or code computes no attention
+            whose mask is known.
         FileError: a file cannot be read.
     """
     if isinstance(subject, list | tuple) and len(subject) == 1:
         [subject] = subject
     of_rule = RuleOptions(nq, nk, past, batch, heads, window, one_of(Alignment, "--align", align), None)
+    kind = kind_of(subject)
+    is_called = bool(args) or inputs is not None
+    if kind == "function" and (is_called or _is_class(subject)):
+        kind = "code"
+    if args and inputs is not None:
+        raise OptionError("the inputs are given twice, by position and as inputs.")
+    if args and kind == "model":
+        text = _positional_text(args, text)
     texts = [text] if isinstance(text, str) else None if text is None else list(text)
     of_input = InputOptions(texts, packed, file, ids, tokens, pair, target, image, truncate)  # type: ignore[arg-type]
     of_layers = LayerOptions(layer, stack, kernel, verify, dtype, device)  # type: ignore[arg-type]
     size = parse_block(block)
     if cell is not None and cell < 1:
         raise OptionError(f"--cell is {cell}.", hint="--cell 1, or more")
-    kind = kind_of(subject)
+    if kind != "code":
+        refuse({"--call": call, "--input": inputs}, f"is for code, and {_named(subject)} is a {kind}")
+        if args and kind != "model":
+            raise OptionError(
+                f"a second argument is for models and code, and {_named(subject)} is a {kind}."
+            )
     if kind == "model":
+        _check_spelling(subject, of_input)
         _refuse(of_rule, init, f"is for rules and functions, and {_named(subject)} is a model")
         from attnscope.masks.of_model import masks_of_model
 
@@ -118,12 +144,17 @@ def mask(  # long, because it takes the options of models and of rules
         _check_model(subject, of_input)
         result = masks_of_model(subject, of_input, of_layers, size, progress, **processors)
     else:
-        why = f"is for models, and {_named(subject)} is a {kind}"
+        why = f"is for models, and {_named(subject)} is {'' if kind == 'code' else 'a '}{kind}"
         _refuse(of_input, None, why)
         _refuse(of_layers, None, why)
         from attnscope.masks.of_rule import masks_of_function, masks_of_rule
 
-        if kind == "function":
+        if kind == "code":
+            _refuse(of_rule, None, f"is for rules and functions, and {_named(subject)} is code")
+            from attnscope.masks.of_code import masks_of_code
+
+            result = masks_of_code(subject, args if inputs is None else inputs, init, call, size)
+        elif kind == "function":
             result = masks_of_function(subject, of_rule, init, size)
         else:
             _refuse(None, init, f"is for functions, and {_named(subject)} is a rule")
@@ -133,7 +164,7 @@ def mask(  # long, because it takes the options of models and of rules
 
 
 def kind_of(subject: Any) -> Kind:
-    """Return what a subject is: a model, a rule, or a function that makes a mask."""
+    """Return what a subject is: a model, a rule, a function that makes a mask, or a module or class."""
     if isinstance(subject, list | tuple):
         kinds = dict.fromkeys(map(kind_of, subject))
         if set(kinds) == {"rule"}:
@@ -151,21 +182,45 @@ def kind_of(subject: Any) -> Kind:
         return "rule" if Path(subject).suffix in FORMATS else "model"
     if hasattr(subject, "mask_mod") or (callable(subject) and not hasattr(subject, "state_dict")):
         return "function"
+    if isinstance(subject, Checkpoint) or hasattr(subject, "save_pretrained"):
+        return "model"
+    if hasattr(subject, "state_dict"):
+        return "code"
     if hasattr(subject, "shape"):
         return "rule"
-    if hasattr(subject, "state_dict") or isinstance(subject, Checkpoint):
-        return "model"
-    raise OptionError(f"{_named(subject)} has no mask.", hint=WHAT)
+    raise OptionError(f"{_named(subject)} is neither a mask nor a model.", hint=f"an array; {WHAT}")
+
+
+def _is_class(subject: Any) -> bool:
+    """Return whether a function of a file, or a text, is a class or a module, and so makes no mask."""
+    from attnscope.user_code.load import load_target
+
+    if hasattr(subject, "mask_mod"):
+        return False
+    found = load_target(subject).object if isinstance(subject, str) else subject
+    return hasattr(found, "state_dict")
+
+
+def _positional_text(args: Sequence[Any], text: Any) -> Any:
+    """Return the text of a model that is given by position, one or several in a list.
+
+    Raises:
+        OptionError: there are several, or it is something else.
+    """
+    [first, *more] = args
+    texts = [first] if isinstance(first, str) else first if isinstance(first, list | tuple) else [first]
+    if more or text is not None or not all(isinstance(each, str) for each in texts):
+        raise OptionError(
+            "a model reads a text, or a list of several.", hint='text="…", or ids=… for its tokens'
+        )
+    return first
 
 
 def _kind_of_text(text: str) -> Kind:
     """Return what a text names."""
     if not text.strip():
         raise OptionError("the name of the mask is empty.", hint=WHAT)
-    place, colon, _ = text.partition(":")
-    if text in {*KINDS, "none"} or (colon and place in KINDS) or is_matrix_text(text):
-        return "rule"
-    if Path(text).suffix in FORMATS or (colon and Path(text.rpartition(":")[0]).suffix in FORMATS):
+    if names_rule(text):
         return "rule"
     if re.fullmatch(r".*\.py(:.*)?|[\w.]+:[\w.]+", text):
         return "function"
@@ -176,28 +231,37 @@ def _named(subject: Any) -> str:
     """Name a subject in a message."""
     if isinstance(subject, list | tuple):
         return " ".join(map(_named, subject))
+    if isinstance(subject, type):
+        return f"the class {subject.__name__}"
     return str(subject) if isinstance(subject, str | os.PathLike) else f"this {type(subject).__name__}"
 
 
-def _check_model(subject: Any, inputs: InputOptions) -> None:
-    """Raise an OptionError if a model has no input, or several.
-
-    A model that does not exist may be a rule that is spelled wrong.
-    """
+def _input_flags(inputs: InputOptions) -> list[str]:
+    """Return the options that give a model something to read."""
     names = ("text", "file", "ids", "tokens", "image")
-    given = [f"--{name}" for name in names if getattr(inputs, name) is not None]
-    if not given:
-        near = nearest(subject.partition(":")[0], KINDS) if isinstance(subject, str) else None
-        if near and not os.path.exists(subject):
-            raise OptionError(
-                f"{subject!r} is neither a rule nor a model with an input.",
-                hint=f"{near}{subject[len(subject.partition(':')[0]) :]}",
-            )
+    return [f"--{name}" for name in names if getattr(inputs, name) is not None]
+
+
+def _check_spelling(subject: Any, inputs: InputOptions) -> None:
+    """Raise an OptionError for a model that has no input, does not exist, and is spelled like a rule."""
+    if not isinstance(subject, str) or _input_flags(inputs) or os.path.exists(subject):
+        return
+    place, colon, rest = subject.partition(":")
+    if near := nearest(place, KINDS):
+        raise OptionError(
+            f"{subject!r} is neither a rule nor a model with an input.", hint=f"{near}{colon}{rest}"
+        )
+
+
+def _check_model(subject: Any, inputs: InputOptions) -> None:
+    """Raise an OptionError if a model has no input, or several."""
+    flags = _input_flags(inputs)
+    if not flags:
         raise OptionError(
             f"{_named(subject)} is a model, whose masks depend on its input.", hint='--text "…"'
         )
-    if len(given) > 1:
-        raise OptionError(f"{given[0]} and {given[1]} are two inputs.", hint="one of them")
+    if len(flags) > 1:
+        raise OptionError(f"{flags[0]} and {flags[1]} are two inputs.", hint="one of them")
     several = inputs.text is not None and len(inputs.text) > 1
     for name in ("pair", "target"):
         if several and getattr(inputs, name) is not None:
@@ -210,6 +274,10 @@ def _refuse(group: Any, init: Any, why: str) -> None:
     """Raise an OptionError if an option of a group is set, or `init`."""
     defaults = {each.name: each.default for each in fields(group)} if group is not None else {}
     options = keywords(group) if group is not None else {}
-    options = {name: value for name, value in options.items() if value != defaults[name]}
-    options["init"] = init or None
+    options = {
+        name: value
+        for name, value in options.items()
+        if not isinstance(value, type(defaults[name])) or value != defaults[name]
+    }
+    options["init"] = None if init is None or len(init) == 0 else init
     refuse({f"--{name.replace('_', '-')}": value for name, value in options.items()}, why)

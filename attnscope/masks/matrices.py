@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attnscope.results.planes import MatrixPlane, Plane
+from attnscope.masks.planes import MatrixPlane, Plane
 
 
 def planes_of_matrix(visible: Any, sizes: Mapping[str, int]) -> list[Plane]:

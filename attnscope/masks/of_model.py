@@ -6,11 +6,11 @@ from typing import Any
 
 from attnscope.masks.matrices import planes_of_matrix
 from attnscope.masks.options import InputOptions, LayerOptions
+from attnscope.masks.result import AttentionMask, AttentionMasks
 from attnscope.masks.summary import mask_of_planes
-from attnscope.models.maps.options import ReadOptions
 from attnscope.models.masks.model_masks import LayerGroup, MaskRun, model_masks
+from attnscope.models.options import ReadOptions
 from attnscope.process.progress import Progress
-from attnscope.results.masks import AttentionMask, AttentionMasks
 
 
 def masks_of_model(

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
+from attnscope.attention.mask_rules import Masks, mask_axes, parse_masks
 from attnscope.contracts.plan import check_sizes
 from attnscope.errors import AttnscopeError, OptionError, SizeError
 from attnscope.masks.options import RuleOptions
-from attnscope.masks.specs import planes_of_masks
+from attnscope.masks.planes import Plane
+from attnscope.masks.ranges import planes_of_masks
+from attnscope.masks.result import AttentionMasks
 from attnscope.masks.summary import mask_of_planes
-from attnscope.results.masks import AttentionMasks
-from attnscope.results.planes import Plane
-from attnscope.textbook.inputs.mask_options import Masks, parse_masks
 from attnscope.units import bytes_text
 
 N_Q = 16
@@ -51,7 +51,16 @@ def masks_of_rule(subject: Any, options: RuleOptions, block: tuple[int, int]) ->
             )
         planes = planes_of_masks(masks, sizes)
     title = " and ".join(text or own for text, own in zip_longest(texts, parsed.texts, fillvalue=""))
-    return _result(title, planes, sizes, block)
+    result = _result(title, planes, sizes, block)
+    for file in masks.files:
+        shape = "×".join(map(str, file.shape))
+        is_open = options.batch is None and len(file.shape) == 3 and file.shape[0] > 1
+        if is_open and mask_axes(file, sizes)[0] == "n_batch":
+            result.notices.append(
+                f"the first axis of {shape} is taken for sequences; --heads {file.shape[0]} takes it for"
+                " heads"
+            )
+    return result
 
 
 @contextmanager
@@ -78,8 +87,8 @@ def masks_of_function(
         OptionError: its arguments are missing or wrong, or it does not return booleans.
         SizeError: the mask is too large.
     """
-    from attnscope.masks.functions import function_of, visible_by_function
     from attnscope.masks.matrices import planes_of_matrix
+    from attnscope.user_code.mask_functions import function_of, visible_by_function
 
     if hasattr(subject, "mask_mod"):
         return _of_block_mask(subject, options, block)
@@ -115,11 +124,10 @@ def _of_block_mask(subject: Any, options: RuleOptions, block: tuple[int, int]) -
 
 def _sizes(options: RuleOptions, masks: Masks) -> dict[str, int]:
     """Return the sizes of a mask: from options, from files and lengths, or by default."""
-    shape = max((file.shape for file in masks.files), key=len, default=())
+    file = max(masks.files, key=lambda file: len(file.shape), default=None)
     n_past = options.past or 0
-    of_files = dict(zip(("n_K", "n_Q", "n_head", "n_batch")[: len(shape)], reversed(shape), strict=True))
-    if len(shape) == 3:
-        of_files = {"n_K": shape[2], "n_Q": shape[1], "n_batch": shape[0]}
+    counts = {"n_batch": options.batch, "n_head": options.heads}
+    of_files = {} if file is None else dict(zip(mask_axes(file, counts), file.shape, strict=True))
     n_Q = options.nq or of_files.get("n_Q") or N_Q
     n_new = options.nk or of_files.get("n_K", n_past + n_Q) - n_past
     lengths = max(map(len, masks.lengths), default=1)

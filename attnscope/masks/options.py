@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from attnscope.models.running.options import StackName
-from attnscope.options import DEVICES, DTYPES, option
-from attnscope.textbook.options import Alignment, Masking
+from attnscope.models.options import StackName
+from attnscope.options import (
+    DEVICES,
+    DTYPES,
+    Alignment,
+    alignment_of_queries,
+    inputs_of_calls,
+    option,
+)
 
-RULE, MODEL, VIEW = "Masks by a rule", "Input of a model", "View"
-ALIGN = next(each for each in fields(Masking) if each.name == "align").metadata["flag"]
-"""The declaration of the textbook's option."""
+RULE, CODE, MODEL, VIEW = "Masks by a rule", "Masks of code", "Input of a model", "View"
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,24 @@ class RuleOptions:
         min=1,
         common=True,
     )
-    align: Alignment | None = option(ALIGN.help, shown=ALIGN.shown)
+    align: Alignment | None = alignment_of_queries()
     init: list[str] | None = option(
-        "Argument of a function that makes the mask_mod: window=4. Repeatable.",
+        "Argument of a function that makes the mask_mod, or of a class: window=4. Repeatable.",
         metavar="NAME=VALUE",
         common=True,
     )
+
+
+@dataclass(frozen=True)
+class CodeOptions:
+    """What code is called with, and its method."""
+
+    PANEL = CODE
+
+    inputs: list[str] | None = inputs_of_calls(
+        "Argument of a call, as in trace: x=B:2,T:13,C:64. Repeatable."
+    )
+    call: str | None = option("Method to call.", metavar="METHOD", shown="forward")
 
 
 @dataclass(frozen=True)

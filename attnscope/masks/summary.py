@@ -8,8 +8,8 @@ from typing import Any
 
 from attnscope.errors import OptionError
 from attnscope.masks.patterns import pattern_of
-from attnscope.results.masks import AttentionMask, Blocks
-from attnscope.results.planes import EMPTY, FULL, PARTIAL, Plane
+from attnscope.masks.planes import EMPTY, FULL, PARTIAL, Plane
+from attnscope.masks.result import AttentionMask, Blocks
 
 BLOCK = (128, 128)
 """The size of blocks of torch's `flex_attention` (`_DEFAULT_SPARSE_BLOCK_SIZE`)."""

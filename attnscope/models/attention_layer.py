@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from attnscope.checkpoints.loaded import find_model
+from attnscope.dtypes import FLOATS
 from attnscope.errors import ModelError
 from attnscope.process.progress import Progress, silent, stage
 
@@ -23,6 +27,9 @@ class AttentionLayer:
         module: the module, with its output projection, and its norm if it has one.
         args, kwargs: the arguments that it received.
         config: the model's configuration.
+        index: the index of the layer.
+        around: the modules around the attention that ran with arguments, such as the whole layer, the
+            innermost first.
     """
 
     name: str
@@ -31,13 +38,15 @@ class AttentionLayer:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     config: Any
+    index: int = 0
+    around: tuple[AttentionLayer, ...] = ()
 
     @property
     def dtype(self) -> str:
         """The dtype of its weights: `bfloat16`; `float32` if they are not floating-point numbers."""
         dtypes = (each.dtype for each in self.module.parameters() if each.is_floating_point())
         name = str(next(dtypes, "float32")).removeprefix("torch.")
-        return name if name in ("float16", "bfloat16", "float64") else "float32"
+        return name if name in FLOATS else "float32"
 
 
 def attention_layer(
@@ -45,6 +54,8 @@ def attention_layer(
     layer: int,
     text: str | None = None,
     *,
+    ids: Any = None,
+    tokens: str | Sequence[str] | None = None,
     tokenizer: Any = None,
     progress: Progress = silent,
 ) -> AttentionLayer:
@@ -54,52 +65,105 @@ def attention_layer(
         model: as in `attention_maps`.
         layer: the layer's index, from 0.
         text: the text; None: a short sentence.
+        ids, tokens: token ids, or entries of the vocabulary, to read instead of a text.
         tokenizer: that of a loaded model.
         progress: called with the progress of the work.
 
     Raises:
-        ModelError: there is no such model or layer, or its attention is not called through
-            transformers' registry.
+        ModelError: there is no such model or layer, or it has no tokenizer for a text.
     """
     import torch
 
-    from attnscope.models.running.attention_hook import observing
-    from attnscope.models.running.forward import run
-    from attnscope.models.running.load import as_model_error, load_config, load_model
-    from attnscope.models.running.tokenize import read_text
+    from attnscope.models.forward import run
+    from attnscope.models.load import as_model_error, load_config, load_model
+    from attnscope.models.token_ids import ids_of, read_ids
+    from attnscope.models.tokenize import read_text
+    from attnscope.process.devices import kept_random_state
     from attnscope.process.verbosity import kept_verbosity
 
     checkpoint = find_model(model, tokenizer, None)
-    with stage(progress, f"running {checkpoint.name} …"), kept_verbosity(), as_model_error(checkpoint):
+    running = stage(progress, f"running {checkpoint.name} …")
+    with running, kept_verbosity(), kept_random_state("cpu"), as_model_error(checkpoint):
         config = load_config(checkpoint)
         loaded = load_model(checkpoint, config)
-        reading = read_text(checkpoint, config, TEXT if text is None else text)
-        paths: list[str] = []
-        with observing(loaded, lambda call: paths.append(call.path) if not call.cross else None):
-            run(loaded, reading)
+        if ids is None and tokens is None:
+            reading = read_text(checkpoint, config, TEXT if text is None else text)
+        else:
+            numbers = ids_of(checkpoint, ids, tokens)
+            name = "--tokens" if ids is None else "--ids"
+            reading = read_ids(checkpoint, config, numbers, name=name)
+        paths = _paths(loaded, lambda: run(loaded, reading))
         if not 0 <= layer < len(paths):
             raise ModelError(
                 f"{checkpoint.name} has {len(paths)} layers of attention, and no layer {layer}.",
                 hint=f"--layer 0 to --layer {len(paths) - 1}" if paths else None,
             )
-        path = _whole(loaded, paths[layer])
-        module = loaded.get_submodule(path)
-        received: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-        hook = module.register_forward_pre_hook(
-            lambda _, args, kwargs: received.append((args, kwargs)), with_kwargs=True
-        )
-        with torch.no_grad():
-            run(loaded, reading)
+        outer = accumulate(paths[layer].split("."), lambda path, part: f"{path}.{part}")
+        received: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        with ExitStack() as stack:
+            for path in outer:
+                stack.enter_context(_received(loaded.get_submodule(path), path, received))
+            with torch.no_grad():
+                run(loaded, reading)
+    found = [
+        AttentionLayer(checkpoint.name, path, loaded.get_submodule(path), *each, loaded.config, layer)
+        for path, each in received.items()
+    ]
+    return replace(found[-1], around=tuple(found[-2::-1]))
+
+
+@contextmanager
+def _received(module: Any, path: str, received: dict[str, Any]) -> Iterator[None]:
+    """Keep the arguments of a module's first call, by its path."""
+
+    def keep(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        received.setdefault(path, (args, kwargs))
+
+    hook = module.register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        yield
+    finally:
         hook.remove()
-    args, kwargs = received[0]
-    return AttentionLayer(checkpoint.name, path, module, args, kwargs, loaded.config)
+
+
+def _paths(model: Any, run: Callable[[], Any]) -> list[str]:
+    """Run a model, and return the names of its modules of self-attention, as they run.
+
+    These are the modules that call attention through transformers' registry; or if there are none, as in
+    BLOOM, the outermost ones that are called an attention, and get nothing from an encoder.
+    """
+    from attnscope.models.attention_hook import observing
+
+    registered: list[str] = []
+    named = [name for name, each in model.named_modules() if _is_attention(each)]
+    outermost = [name for name in named if name == _whole(model, name)]
+    received: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    with ExitStack() as stack:
+        for name in outermost:
+            stack.enter_context(_received(model.get_submodule(name), name, received))
+        stack.enter_context(
+            observing(model, lambda call: registered.append(call.path) if not call.cross else None)
+        )
+        run()
+    if registered:
+        return [_whole(model, path) for path in registered]
+    crossing = ("encoder_hidden_states", "key_value_states")
+    return [
+        path
+        for path, (_, kwargs) in received.items()
+        if all(kwargs.get(name) is None for name in crossing)
+    ]
+
+
+def _is_attention(module: Any) -> bool:
+    return "Attention" in type(module).__name__
 
 
 def _whole(model: Any, path: str) -> str:
     """Return the outermost module around an attention that is called an attention, too."""
     while "." in path:
         outer = path.rpartition(".")[0]
-        if "Attention" not in type(model.get_submodule(outer)).__name__:
+        if not _is_attention(model.get_submodule(outer)):
             break
         path = outer
     return path

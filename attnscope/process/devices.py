@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.errors import OptionError, SizeError
 from attnscope.process.memory import FreeMemory, free_host_memory
+from attnscope.process.random_state import kept_host_random_state
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
@@ -77,15 +78,16 @@ def check_memory(needed: int, device: str, hint: str = DRY_RUN) -> None:
 
 @contextmanager
 def kept_random_state(device: str) -> Iterator[None]:
-    """Restore torch's random state on exit, on the host and on a device.
+    """Restore the random state of Python, numpy and torch on exit, on the host and on a device.
 
-    If torch has not been imported, no random state exists yet, and torch is not imported for this.
+    If torch has not been imported, its random state does not exist yet, and it is not imported for this.
 
     Args:
         device: such as `cpu` or `cuda:1`.
     """
     if "torch" not in sys.modules:
-        yield
+        with kept_host_random_state():
+            yield
         return
     import torch
 
@@ -94,7 +96,8 @@ def kept_random_state(device: str) -> Iterator[None]:
     devices = []
     if backend is not None and int(number or 0) < backend.device_count():
         devices = [torch.device(device)]
-    with torch.random.fork_rng(devices=devices, device_type=kind if devices else "cuda"):
+    torch_state = torch.random.fork_rng(devices=devices, device_type=kind if devices else "cuda")
+    with kept_host_random_state(), torch_state:
         yield
 
 

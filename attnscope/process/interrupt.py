@@ -46,7 +46,7 @@ def end(*_: object) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends the process immediately
     if _process in (None, os.getpid()):  # not in a child process that the user's code has forked
         # The module may be only partly imported; then no file has been written.
-        remove = getattr(sys.modules.get("attnscope.files"), "remove_unfinished", None)
+        remove = getattr(sys.modules.get("attnscope.process.files"), "remove_unfinished", None)
         if remove is not None:
             remove()
         with suppress(Exception):  # stderr may be closed, or the signal interrupted a write to it

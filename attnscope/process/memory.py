@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from attnscope.errors import SizeError
+from attnscope.errors import OptionError, SizeError
 from attnscope.units import bytes_text
 
 ROOT = Path("/")
@@ -71,11 +71,20 @@ def free_host_memory() -> FreeMemory:
 
 
 def check_imports(*, transformers: bool = False) -> None:
-    """Raise a SizeError if `ulimit` leaves too little memory to import torch, which would crash.
+    """Check that torch can be imported: where `ulimit` leaves too little memory, it would crash.
 
     Args:
         transformers: whether transformers is imported and loads a model, too.
+
+    Raises:
+        SizeError: there is too little memory.
+        OptionError: Python has removed the docstrings that transformers reads.
     """
+    if transformers and sys.flags.optimize >= 2:
+        raise OptionError(
+            "transformers reads docstrings, which python -OO and PYTHONOPTIMIZE=2 remove.",
+            hint="PYTHONOPTIMIZE=1",
+        )
     for memory in _memory_of_ulimits():
         more = ADDRESSES_OF_TRANSFORMERS if transformers and "transformers" not in sys.modules else 0
         if memory.n_bytes < more:

@@ -6,6 +6,7 @@ The user's code may close or replace its streams: they are not those of the comm
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import io
 import os
@@ -38,6 +39,7 @@ def prepare(command: str | None) -> None:
     global _stderr
     _fill_gaps()
     _stderr, sys.stderr = sys.stderr, _lenient_stderr()
+    atexit.register(_close, sys.stderr)
     if command == "run":
         return
     if command == "trace" or sys.stdout is None:
@@ -60,6 +62,14 @@ def _fill_gaps() -> None:
         except OSError:
             # Open stdout for reading only, so that writing to a closed stdout still fails.
             os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
+
+
+def _close(stream: TextIO) -> None:
+    """Close the command's stderr when Python exits, which would complain of it otherwise (-X dev)."""
+    if sys.stderr is stream:
+        sys.stderr = _stderr
+    with suppress(OSError, ValueError):
+        stream.close()
 
 
 def restore_stderr() -> None:

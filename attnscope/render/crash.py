@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from attnscope.render.columns import dims_pieces, shape_pieces
-from attnscope.render.styles import RED, WRONG
-from attnscope.render.text import joined
-from attnscope.results.trace import Crash
+from attnscope.document.axes import dims_pieces, shape_pieces
+from attnscope.document.styles import RED, WRONG
+from attnscope.document.text import joined
+from attnscope.observe.trace import Crash
 from attnscope.text import printable
 
 

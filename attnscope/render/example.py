@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnscope.render.text import shape_text
+from attnscope.observe.trace import Trace
 from attnscope.render.values import Shown, values_of
-from attnscope.results.trace import Trace
+from attnscope.units import shape_text
 
 if TYPE_CHECKING:
     import numpy as np

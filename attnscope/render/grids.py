@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING
 
+from attnscope.heads.result import HeadMetrics, HeadRow, head_name
 from attnscope.render.ranking import NumberFormat, decimals, is_known
-from attnscope.results.heads import HeadMetrics, HeadRow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +73,7 @@ class Grid:
 
         layer, head = np.unravel_index(np.nanargmax(self.values), self.values.shape)
         value = self.text(self.values[layer, head])
-        return f"largest {value} in {self.layers[layer]}.{self.heads[head]}"
+        return f"largest {value} in {head_name(self.layers[layer], self.heads[head])}"
 
 
 def by_stack(table: HeadMetrics) -> dict[str, list[HeadRow]]:

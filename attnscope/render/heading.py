@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from attnscope.render.columns import common_prefix, largest, owns_memory
-from attnscope.render.text import number_text, shorten
-from attnscope.results.trace import Condition, Step, Trace
-from attnscope.results.weights import HeadWeights
+from attnscope.document.result import named
+from attnscope.document.text import shorten
+from attnscope.observe.trace import Condition, Step, Trace
 from attnscope.text import printable
-from attnscope.units import bytes_text, flops_text
+from attnscope.units import bytes_text, flops_text, number_text
 
 MOST_NAMES = 3  # of tensors that are equally large
 LONGEST = 60  # characters of an expression
 
 
-def heading(result: Trace | HeadWeights, *, wide: bool = False) -> list[str]:
+def heading(result: Trace, *, wide: bool = False) -> list[str]:
     """Return a title, and lines with the sizes, the options that determine the numbers, and conditions.
 
     Args:
-        result: a trace, or a head's weights.
+        result: a trace.
         wide: whether to list the conditions that were only assumed, too.
     """
-    if isinstance(result, HeadWeights):
-        return _of_head(result)
     sizes = " · ".join(f"{axis} {size}" for axis, size in result.sizes.items())
     parts = [*_options(result), result.dtype or "", result.device or ""]
     parts += [f"seed {result.seed}"] if result.seed is not None else []
-    title = result.title if result.device else f"{result.title}  (dry run: nothing was computed)"
+    ran = result.device is not None or not result.steps
+    title = result.title if ran else f"{result.title}  (dry run: nothing was computed)"
     lines = [title, sizes, " · ".join(part for part in parts if part)]
     lines += [_in_words(each) for each in result.conditions or [] if each.required or wide]
     return [line for line in lines if line]
@@ -38,40 +36,6 @@ def _in_words(condition: Condition) -> str:
     place = f"{condition.file or 'line'}{':' if condition.file else ' '}{condition.line}"
     expression = f": {shorten(condition.expression, LONGEST)}" if condition.expression else ""
     return f"where {condition.text}" + (f" ({place}{expression})" if condition.line else "")
-
-
-def named(model: str, stack: str) -> str:
-    """Return a model's name, followed by the stack's name if the model has several stacks."""
-    return model if stack == "self" else f"{model} · {stack} attention"
-
-
-def _of_head(head: HeadWeights) -> list[str]:
-    """Return lines with the head, the model's sizes, and the prefix of its tensors' names."""
-    dtypes = "/".join(sorted({slice_.stored_as for slice_ in head.weights}))
-    name = named(head.model, head.stack)
-    title = f"{name} · layer {head.layer} of {head.n_layer} · head {head.head} of {head.n_head}"
-    sizes = f"n_head {head.n_head} · d_feat {head.d_feat} · d_head {head.d_head} · {dtypes}"
-    if head.n_kv_head != head.n_head:
-        kv_head = head.head // (head.n_head // head.n_kv_head)
-        title += f" · K,V head {kv_head} of {head.n_kv_head}"
-        sizes = sizes.replace(" · ", f" · n_kv_head {head.n_kv_head} · ", 1)
-    if head.latent is not None:
-        widths = {name: size for name, size in vars(head.latent).items() if size is not None}
-        of_head = " · ".join(f"{name} {size}" for name, size in widths.items())
-        sizes = f"n_head {head.n_head} · d_feat {head.d_feat} · {of_head} · {dtypes}"
-    lines = [title, sizes, f"tensors under {common_prefix(head)}"]
-    if any(slice_.transposed for slice_ in head.weights):
-        lines.append("weights are stored as in × out, and shown as out × in")
-    if any(slice_.reordered for slice_ in head.weights):
-        lines.append(
-            "rows of Q and K are stored in llama.cpp's order, and shown in that of transformers"
-        )
-    if head.latent is not None:
-        lines.append(
-            "latent attention: heads share the parts that are whole or marked so; W_QR and W_KR"
-            " are rotated"
-        )
-    return lines
 
 
 PHRASES = {
@@ -116,10 +80,10 @@ def _options(trace: Trace) -> list[str]:
 
 def summary(trace: Trace) -> str:
     """Return a line with the largest computed tensors, the memory of all, and the products' cost."""
-    steps = largest(trace)
+    steps = trace.largest
     if not steps:
         return "no tensor was named"
-    total = bytes_text(sum(step.bytes * step.times for step in trace.steps if owns_memory(step)))
+    total = bytes_text(sum(step.bytes * step.times for step in trace.steps if step.owns_memory))
     size, names = bytes_text(steps[0].bytes), list(dict.fromkeys(map(_called, steps)))
     amount = f"{size} each, {total} in all" if len(steps) > 1 else f"{size} of {total}"
     flops = sum(step.flops * step.times for step in trace.steps)

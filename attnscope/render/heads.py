@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
-
-from attnscope.render.map_differences import tokens_text
-from attnscope.render.ranking import several_stacks
-from attnscope.results.differences import HeadDifferences, MapDifferences
-from attnscope.results.heads import HeadMetrics, HeadTable
+from attnscope.comparison.map_differences import HeadDifferences, MapDifferences
+from attnscope.document.page.page import page_html
+from attnscope.heads.result import HeadMetrics, HeadTable
+from attnscope.render.map_differences import by_side, tokens_text
+from attnscope.render.ranking import ranked, several_stacks
 from attnscope.units import counted
 
 
@@ -17,7 +16,7 @@ def heads_heading(table: HeadMetrics) -> list[str]:
         f"{stack} " * several_stacks(table) + f"{counted(n_layer, 'layer')} × {counted(n_head, 'head')}"
         for stack, (n_layer, n_head) in table.layers.items()
     ]
-    lines = [table.title, " · ".join([*sizes, *facts(table)])]
+    lines = [table.title, " · ".join([*sizes, *table.facts])]
     if isinstance(table, HeadTable) and table.partial:
         lines.append("partial: the run ended before the end of the corpus")
     if isinstance(table, HeadDifferences) and table.changed and table.unchanged_metrics:
@@ -29,45 +28,18 @@ def heads_heading(table: HeadMetrics) -> list[str]:
     return lines
 
 
-def heads_source(table: HeadMetrics) -> str:
-    """Describe, for a page, what the metrics were computed from."""
-    source = ", ".join(facts(table))
-    if isinstance(table, HeadTable):
-        source = f"means over {source}"
-        source += ", the beginning of a corpus that was not read completely" if table.partial else ""
-        source += f"; {counted(table.skipped, 'line')} skipped" if table.skipped else ""
-    return f"metrics: {source}"
-
-
-@singledispatch
-def facts(table: HeadMetrics) -> list[str]:
-    """Return short facts about all of the metrics, for one line."""
-    raise TypeError(f"there are no facts about {type(table).__name__}")
-
-
-@facts.register
-def _(table: HeadTable) -> list[str]:
-    return [counted(table.sequences, "sequence"), counted(table.tokens, "token")]
-
-
-@facts.register
-def _(table: HeadDifferences) -> list[str]:
-    of_a, of_b = table.dtypes
-    n, n_changed = len(table.rows), len(table.changed)
-    verdict = f"{n_changed:,} of {counted(n, 'head')} differ" + ("s" if n_changed == 1 else "")
-    if not n_changed:
-        verdict = f"{counted(n, 'head')} equal bit for bit"
-    return [of_a if of_a == of_b else f"{of_a} → {of_b}", verdict]
-
-
-@facts.register
-def _(table: MapDifferences) -> list[str]:
-    n, n_changed = (
-        len({(row.layer, row.head) for row in rows}) for rows in (table.rows, table.changed)
-    )  # on a page, several rows are of the same head
-    verdict = f"{n_changed:,} of {counted(n, 'head')} differ" + ("s" if n_changed == 1 else "")
-    if not n_changed:
-        verdict = f"{counted(n, 'map')} equal bit for bit"
-    n_Q, n_K = len(table.of_a.query_tokens), len(table.of_a.key_tokens)
-    tokens = counted(n_K, "token") if n_Q == n_K else f"{counted(n_Q, 'query')}, {counted(n_K, 'key')}"
-    return [tokens, verdict]
+def heads_page(table: HeadMetrics) -> str:
+    """Return a page of head metrics, with the maps of the text that they were measured on."""
+    beside = isinstance(table, MapDifferences)
+    if isinstance(table, MapDifferences):
+        table = by_side(table)
+    first, *_ = ranked(table, table.sort, reverse=table.reverse)
+    return page_html(
+        table.maps or [],
+        layer=first.layer,
+        head=first.head,
+        title=f"{table.title} · heads",
+        heads=table,
+        metric=table.sort,
+        beside=beside,
+    )

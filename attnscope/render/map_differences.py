@@ -7,12 +7,13 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from attnscope.render.axes import KEY, QUERY
-from attnscope.render.columns import AXIS_STYLES, Column
-from attnscope.render.tokens import label
-from attnscope.results.differences import MapDifferences, WeightChange
-from attnscope.results.heads import HeadRow
-from attnscope.results.maps import AttentionMap, AttentionMaps, Token
+from attnscope.comparison.map_differences import MapDifferences, WeightChange
+from attnscope.document.columns import Column
+from attnscope.document.grid.axes import KEY, QUERY, label
+from attnscope.document.styles import AXIS_STYLES
+from attnscope.heads.result import HeadRow
+from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.tokens import Token
 from attnscope.units import counted
 
 if TYPE_CHECKING:

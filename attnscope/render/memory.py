@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnscope.results.trace import Trace
+from attnscope.observe.trace import Trace
 
 PER_VALUE_IN_JSON = 110
 """Bytes of a number while a JSON document is written: a Python float, twice in lists, and its text."""

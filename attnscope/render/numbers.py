@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.render.columns import dims_pieces, shape_pieces
-from attnscope.render.styles import GOOD, ORANGE, WRONG
-from attnscope.render.text import READABLE, break_expression, joined, said_once, shape_text, wrapped
+from attnscope.document.axes import dims_pieces, shape_pieces
+from attnscope.document.styles import GOOD, ORANGE, WRONG
+from attnscope.document.text import READABLE, break_expression, joined, said_once, wrapped
+from attnscope.observe.trace import Step, Trace
 from attnscope.render.values import Shown, shown_record
-from attnscope.results.trace import Step, Trace
+from attnscope.units import shape_text
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from math import floor, isfinite, isnan, log10
 from typing import Any, TypeGuard
 
-from attnscope.render.columns import AXIS_STYLES, Column
+from attnscope.comparison.map_differences import MapDifferences
+from attnscope.document.columns import Column
+from attnscope.document.styles import AXIS_STYLES
+from attnscope.heads.result import HeadMetrics, HeadRow, head_name
 from attnscope.render.map_differences import change_columns
-from attnscope.results.differences import MapDifferences
-from attnscope.results.heads import HeadMetrics, HeadRow
+from attnscope.units import MISSING
 
 HEAD_STYLE = AXIS_STYLES["n_head"]
 LEADERS = 3  # heads that are named for each metric
 MOST_DECIMALS = 4
-MISSING = "–"
 
 
 def ranked(
@@ -62,9 +63,9 @@ def several_stacks(table: HeadMetrics) -> bool:
 
 
 def place(table: HeadMetrics, row: HeadRow) -> str:
-    """Return a head's identifier: `3.7` is head 7 of layer 3; with its stack if there are several."""
-    number = f"{row.layer}.{row.head}"
-    return f"{row.stack} {number}" if several_stacks(table) else number
+    """Return a head's name, `L3 H7`; with its stack if there are several."""
+    name = head_name(row.layer, row.head)
+    return f"{row.stack} {name}" if several_stacks(table) else name
 
 
 def decimals(values: Sequence[float | None], digits: int = 3) -> int:
@@ -155,7 +156,7 @@ def leader_columns(table: HeadMetrics) -> list[Column]:
 
 
 def _leader(table: HeadMetrics, row: HeadRow, metric: str, leaders: list[HeadRow]) -> tuple[str, str]:
-    """Return a head's identifier and its value."""
+    """Return a head's name and its value."""
     value = row.values[metric]
     if value is None or isnan(value):
         return "", MISSING

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import isfinite, isnan, prod
+from math import prod
 from typing import TYPE_CHECKING, Any
 
+from attnscope.document.json import number
 from attnscope.errors import OptionError, first_line
-from attnscope.render.text import shape_text
-from attnscope.results.trace import Step, Trace
+from attnscope.observe.trace import Step, Trace
 from attnscope.text import nearest
+from attnscope.units import shape_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,13 +179,6 @@ def shown_fields(shown: Sequence[Shown]) -> dict[str, Any]:
     return ({"shown": records[-1]} if records else {}) | (
         {"shown_all": records} if len(records) > 1 else {}
     )
-
-
-def number(value: float) -> float | str:
-    """Return a number that JSON can represent: NaN and infinities become strings."""
-    if isfinite(value):
-        return value
-    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _index_part(node: ast.expr) -> Any:

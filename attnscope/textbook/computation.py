@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from attnscope import contracts
-from attnscope.results.trace import Step, Trace
-from attnscope.textbook.inputs.mask_options import Masks
+from attnscope.attention.mask_rules import Masks
+from attnscope.observe.trace import Step, Trace
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def run(
     """
     import torch
 
-    from attnscope.tracing.calls import trace
+    from attnscope.observe.calls import trace
 
     steps: list[Step] = []
     with torch.no_grad():

@@ -7,18 +7,18 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope import contracts
-from attnscope.errors import OptionError, warn_idle
+from attnscope.errors import ArgumentError, OptionError, check_kept, warn_idle
+from attnscope.observe.trace import Trace
 from attnscope.options import Distribution
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
-from attnscope.results.trace import Trace
 from attnscope.text import nearest
 from attnscope.textbook.computation import Computation, run
-from attnscope.textbook.inputs.blind_rows import findings_of
+from attnscope.textbook.inputs.fully_masked import findings_of
 from attnscope.textbook.options import OF_MHA, OF_SDPA, RunOptions
 from attnscope.textbook.source import add_lines, source_of
 
 if TYPE_CHECKING:
-    from attnscope.textbook.inputs.mask_options import Masks
+    from attnscope.attention.mask_rules import Masks
 
 Formula = Literal["sdpa", "mha"]
 
@@ -128,7 +128,7 @@ def compute(
     afterwards = reserve(plan) if reserve is not None else 0
     names = keep if isinstance(keep, bool) else {keep} if isinstance(keep, str) else set(keep)
     _check_values(device, keep=bool(names), stats=stats, verify=verify)
-    _check_names(plan, names)
+    check_kept(names, [step.name for step in plan.steps], plan.title)
     seed = (place.seed or 0) if computation.drawn else None
     if computation.drawn_inputs and place.draw == Distribution.UNIFORM:
         plan.options["draw"] = "uniform"
@@ -197,7 +197,7 @@ def _planned(formula: Formula, options: dict[str, Any]) -> tuple[Computation, Ru
         if name not in known:
             near = nearest(name, known)
             others = f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(known))}"
-            raise TypeError(f"{formula} has no option {name!r}: {others}")
+            raise ArgumentError(f"{formula} has no option {name!r}: {others}")
     for name in ("dtype", "softmax_dtype", "device"):  # torch's own objects are replaced by their names
         if options.get(name) is not None:
             options = options | {name: str(options[name]).removeprefix("torch.")}
@@ -228,16 +228,6 @@ def _check_values(device: str, **needed: bool) -> None:
             raise OptionError(
                 f"{option} needs values, and meta tensors have none.",
                 hint=f'leave out {option}, or device="cpu"',
-            )
-
-
-def _check_names(plan: Trace, keep: bool | Collection[str]) -> None:
-    """Raise an OptionError if a tensor to keep does not exist."""
-    steps = [step.name for step in plan.steps]
-    for name in keep if not isinstance(keep, bool) else ():
-        if name not in steps:
-            raise OptionError(
-                f"there is no {name!r} in the steps of {plan.title}.", hint=f"one of {', '.join(steps)}"
             )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from attnscope import contracts
+from attnscope.attention.mask_rules import Masks
 from attnscope.errors import OptionError, SizeError
+from attnscope.observe.trace import Trace
 from attnscope.options import Distribution, keywords, one_of
-from attnscope.results.trace import Trace
 from attnscope.textbook.computation import Call, Computation
-from attnscope.textbook.inputs.mask_options import Masks
 from attnscope.textbook.inputs.resolve import RunInputs, inputs_of_sdpa, open_tensors
 from attnscope.textbook.options import (
     Form,

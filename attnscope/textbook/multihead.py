@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from attnscope import contracts
+from attnscope.attention.mask_rules import Masks
+from attnscope.document.result import Finding
+from attnscope.dtypes import FLOATS
 from attnscope.errors import OptionError, warn_idle
+from attnscope.observe.trace import Trace
 from attnscope.options import Distribution, keywords, one_of
-from attnscope.results.common import Finding
-from attnscope.results.trace import Trace
 from attnscope.textbook.computation import Call, Computation
 from attnscope.textbook.inputs.layer import Layer, open_layer
-from attnscope.textbook.inputs.mask_options import Masks
 from attnscope.textbook.inputs.modules import has_biases, module_of, numbers_in
 from attnscope.textbook.inputs.resolve import RunInputs, inputs_of_mha, open_tensors
 from attnscope.textbook.options import (
@@ -96,7 +97,7 @@ def mha_computation(
         (CODE,),
         drawn=bool(drawn_inputs | drawn_weights) or (training.train and dropout > 0),
         drawn_inputs=drawn_inputs,
-        weight_bytes=numbers_in(plan.sizes, bias) * contracts.DTYPES[inputs.dtype],
+        weight_bytes=numbers_in(plan.sizes, bias) * FLOATS[inputs.dtype],
     )
 
 

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from attnscope.options import DEVICES, DRAW, DTYPES, Distribution, option
+from attnscope.options import (
+    DEVICES,
+    DRAW,
+    DTYPES,
+    Alignment,
+    Distribution,
+    alignment_of_queries,
+    option,
+)
 
 SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", "Run", "Output"
 """The headings of the help."""
@@ -30,15 +38,6 @@ class VectorLayout(StrEnum):
 
     ROWS = "rows"
     COLUMNS = "columns"
-
-
-class Alignment(StrEnum):
-    """The alignment of queries and keys."""
-
-    TOP_LEFT = "top-left"
-    BOTTOM_RIGHT = "bottom-right"
-    AFTER_PAST = "after-past"
-    LENGTHS = "lengths"
 
 
 class MaskedRows(StrEnum):
@@ -212,11 +211,7 @@ class Masking:
     mask_fill: float | None = option(
         "Score of a masked key: -inf, or a number such as -1e9.", shown="-inf"
     )
-    align: Alignment | None = option(
-        "Position of the queries among the keys: top-left, bottom-right, after-past (from the first new"
-        " key on) or lengths (the last keys of each sequence, with --mask lengths:…).",
-        shown="bottom-right with --past, else top-left",
-    )
+    align: Alignment | None = alignment_of_queries()
     masked_rows: MaskedRows | None = option(
         "Weights of a query whose keys are all masked: nan, uniform or zero.",
         shown="according to --mask-fill",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnscope.results.trace import Source, Trace
+from attnscope.observe.trace import Source, Trace
 
 
 def source_of(module: str, function: str) -> Source:

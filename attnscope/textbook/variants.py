@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
-from attnscope.contracts import DTYPES, Variant
+from attnscope.attention.mask_rules import Masks, parse_masks
+from attnscope.contracts import Variant
+from attnscope.dtypes import FLOATS
 from attnscope.errors import OptionError, dtype_hint, warn_idle
-from attnscope.options import one_of
-from attnscope.textbook.inputs.mask_options import Masks, parse_masks
-from attnscope.textbook.options import Alignment, MaskedRows, Masking, MaskStyle, Scale, Stages
+from attnscope.options import Alignment, one_of
+from attnscope.textbook.options import MaskedRows, Masking, MaskStyle, Scale, Stages
 
 NO_MASK = "there is no mask (--mask)"
 THETA = 10000.0
@@ -157,10 +158,10 @@ def _check_numbers(scale: Scale, stages: Stages) -> None:
         )
     if scale.scale is not None and not isfinite(scale.scale):
         raise OptionError(f"the scale is {scale.scale:g}, but it must be finite.", hint="--scale 0.125")
-    if stages.softmax_dtype is not None and stages.softmax_dtype not in DTYPES:
+    if stages.softmax_dtype is not None and stages.softmax_dtype not in FLOATS:
         raise OptionError(
             f"{stages.softmax_dtype!r} is not a dtype that a softmax runs in.",
-            hint=dtype_hint(stages.softmax_dtype, DTYPES, "--softmax-dtype"),
+            hint=dtype_hint(stages.softmax_dtype, FLOATS, "--softmax-dtype"),
         )
 
 

@@ -18,24 +18,25 @@ from attnscope.errors import (
     Interrupted,
     OptionError,
     SourceError,
+    check_kept,
     dtype_hint,
     is_a,
     safe_str,
     warn_idle,
 )
-from attnscope.files import shown_path
+from attnscope.observe.trace import Condition, Exit, Source, Step, Trace
 from attnscope.options import Distribution, one_of
 from attnscope.process import interrupt
+from attnscope.process.files import shown_path
 from attnscope.process.progress import Progress, silent, stage
-from attnscope.results.trace import Condition, Exit, Source, Step, Trace
-from attnscope.tracing.target.load import load_target, title_of
 from attnscope.tracing.trials import Trials, needs_values
+from attnscope.user_code.load import load_target, title_of
 
 if TYPE_CHECKING:
-    from attnscope.tracing.axes.budget import Budget
-    from attnscope.tracing.axes.inference import Inferred, Run
-    from attnscope.tracing.instrument.session import Session
-    from attnscope.tracing.target.subject import Subject
+    from attnscope.observe.axes.budget import Budget
+    from attnscope.observe.axes.inference import Inferred, Run
+    from attnscope.observe.instrument.session import Session
+    from attnscope.user_code.subject import Subject
 
 QUICK = 1.0
 """Seconds. Code that took less is run with other sizes on the CPU, too, as far as these are small."""
@@ -103,8 +104,8 @@ def inspect(
     its weights runs. Or it is a class or function, itself or as `file.py:NAME` or `package.module:NAME`,
     whose arguments are constructed from `init`, `inputs` and `where`: then all sizes vary.
 
-    This is what the command `attnscope trace` does; `attnscope.trace` is another function, which records
-    a call that happens anyway, and does not call the code itself.
+    This is what the command `attnscope trace` does. `attnscope.trace(module, x)` is the same; without
+    arguments, `attnscope.trace` records a call that happens anyway, and does not call the code itself.
 
     Args:
         target: the code to trace.
@@ -163,11 +164,13 @@ def inspect(
     title = target if isinstance(target, str) else title_of(target)
     with stage(progress, f"importing {title} …"):
         if is_live:
-            from attnscope.tracing.target.live_module import live_subject
+            from attnscope.user_code.live_module import as_tensors, live_subject
 
+            _check_keywords(target, kwargs, call)
+            args, kwargs = as_tensors((args, kwargs), target)
             subject: Subject = live_subject(target, args, kwargs, axes or {}, where or [], call)
         else:
-            from attnscope.tracing.target.subject import read_subject
+            from attnscope.user_code.subject import read_subject
 
             subject = read_subject(
                 load_target(target),
@@ -196,7 +199,10 @@ def inspect(
     n_bytes = None if memory is None else memory_budget(memory, "cpu")
     options = RunOptions(depth, stats, keep, source, seed, train, search, n_bytes)
     place = device if is_live else device or "cpu"
-    return _trace(subject, title, options, place, follow or (), subexpressions, progress)
+    trace = _trace(subject, title, options, place, follow or (), subexpressions, progress)
+    if trace.crash is None and trace.tracing_error is None:
+        check_kept(keep, [step.name for step in trace.steps], title)
+    return trace
 
 
 def _check_options(
@@ -207,19 +213,43 @@ def _check_options(
     Raises:
         AttnscopeError: they are not.
     """
-    from attnscope.contracts import DTYPES
+    from attnscope.dtypes import FLOATS
     from attnscope.process.devices import check_device_name, check_seed
 
     check_device_name(device or "cpu")
     check_seed(seed or 0)
-    if dtype is not None and dtype not in DTYPES:
-        raise OptionError(f"{dtype!r} is not a dtype.", hint=dtype_hint(dtype, DTYPES))
+    if dtype is not None and dtype not in FLOATS:
+        raise OptionError(f"{dtype!r} is not a dtype.", hint=dtype_hint(dtype, FLOATS))
     on_values = [option for option, is_set in values.items() if is_set]
     if on_values and device == "meta":
         raise OptionError(
             f"--{on_values[0]} needs values, and meta tensors have none.",
             hint=f"leave out --{on_values[0]}, or choose --device cpu",
         )
+
+
+def _check_keywords(target: Any, kwargs: Mapping[str, Any], call: str | None) -> None:
+    """Raise an OptionError for a keyword that neither `inspect` nor the code has."""
+    from inspect import Parameter, signature
+
+    from attnscope.text import nearest
+    from attnscope.user_code.signatures import signature_of
+
+    called = target if call is None else getattr(target, call, target)
+    own = signature_of(getattr(called, "forward", called))
+    if own is None or any(each.kind is Parameter.VAR_KEYWORD for each in own.parameters.values()):
+        return
+    options = [
+        name for name in signature(inspect).parameters if name not in ("target", "args", "kwargs")
+    ]
+    title = title_of(target)
+    for name in kwargs:
+        if name not in own.parameters:
+            near = nearest(name, [*own.parameters, *options])
+            raise OptionError(
+                f"there is no argument {name!r} of {title}, and no such option of inspect.",
+                hint=f"{near}=…" if near else f"{title} takes {', '.join(own.parameters)}",
+            )
 
 
 def _check_kind(
@@ -261,11 +291,12 @@ def _trace(
     progress: Progress,
 ) -> Trace:
     """Run a subject, and again with other sizes, and return its trace."""
+    from attnscope.observe.axes.evidence import AxisOrigins
+    from attnscope.observe.axes.inference import Inferred, conditions
+    from attnscope.observe.axes.symbols import Symbols
+    from attnscope.observe.instrument.loops import fold_loops
+    from attnscope.observe.instrument.session import Session
     from attnscope.process.random_state import kept_global_random_state
-    from attnscope.tracing.axes.inference import Inferred, conditions
-    from attnscope.tracing.axes.symbols import Symbols
-    from attnscope.tracing.instrument.loops import fold_loops
-    from attnscope.tracing.instrument.session import Session
     from attnscope.tracing.program import status_of
 
     arguments = subject.arguments_state()
@@ -288,6 +319,9 @@ def _trace(
         notices += _compiler_notices(subject, session, title)
     if is_a(base.error, Exception) and arguments is not None and arguments == subject.arguments_state():
         _run_untraced(base, subject, session, options, device if subject.is_live else place)
+    if base.observed is not None:
+        equations = [(each.name, each.value) for each in [*subject.where, *subject.in_axes]]
+        inferred.evidence = AxisOrigins(base.observed, inferred.symbols.sizes, equations)
     inferred.name_axes()
     _keep_names(base.steps, subject)
     all_conditions = conditions(inferred)
@@ -326,6 +360,8 @@ def _compiler_notices(subject: Subject, session: Session, title: str) -> list[st
     notices += [f"{name} is compiled by torch.compile: it was not traced" for name in session.untraced()]
     if session.compiles_flex_attention():
         notices.append("the cost of flex_attention's compiled kernel is not counted")
+    if session.without_gradients:
+        notices.append("run without gradients: on the CPU, flex_attention has none")
     return notices
 
 
@@ -335,8 +371,8 @@ def _explain_failure(trace: Trace, inferred: Inferred, subject: Subject) -> None
     Raises:
         SourceError: the exception was raised in another file.
     """
-    from attnscope.tracing.diagnose.crash import crash_of
-    from attnscope.tracing.target.load import describe
+    from attnscope.observe.diagnose.crash import crash_of
+    from attnscope.user_code.load import describe
 
     base = inferred.runs[0]
     if base.tracing_error is not None:
@@ -344,15 +380,32 @@ def _explain_failure(trace: Trace, inferred: Inferred, subject: Subject) -> None
     if base.failure is not None:
         trace.crash = crash_of(base.failure, inferred.dims_of, shown_path(base.failure.file))
     elif is_a(base.error, Exception):
+        if is_a(base.error, TypeError):  # perhaps the call itself: an argument is missing
+            _check_call(subject)
         raise SourceError(
             f"running {subject.loaded.name} raises {describe(base.error)}."
         ) from base.error
 
 
+def _check_call(subject: Subject) -> None:
+    """Raise an OptionError if the code needs arguments that its call does not give."""
+    from attnscope.user_code.signatures import check_arguments
+
+    names = [each.name for each in subject.inputs if each.name is not None]
+    check_arguments(
+        subject.callee.title,
+        subject.callee.signature,
+        len(subject.inputs) - len(names),
+        names,
+        "this call",
+        lambda missing: ", ".join(f"{each}=…" for each in missing),
+    )
+
+
 def _findings(inferred: Inferred, subject: Subject) -> list[Any]:
     """Return all findings, sorted by line."""
-    from attnscope.tracing.axes.inference import coincidences, regrouped_views
-    from attnscope.tracing.diagnose.findings import scale_findings
+    from attnscope.observe.axes.inference import coincidences, regrouped_views
+    from attnscope.observe.diagnose.findings import scale_findings
 
     widths = {each[-1] for each in subject.axes.values() if each and isinstance(each[-1], str)}
     views = regrouped_views(inferred)
@@ -406,16 +459,16 @@ def _search(
     Returns:
         The inferred names of the sizes, and notices.
     """
-    from attnscope.tracing.axes.budget import MemoryEstimate, budget_after
-    from attnscope.tracing.axes.inference import infer
-    from attnscope.tracing.axes.requirements import fixed, required_by
-    from attnscope.tracing.axes.symbols import Symbols
+    from attnscope.observe.axes.budget import MemoryEstimate, budget_after
+    from attnscope.observe.axes.inference import infer
+    from attnscope.observe.axes.requirements import fixed, required_by
+    from attnscope.observe.axes.symbols import Symbols
 
-    original = {**subject.defaults, **subject.sizes}
+    original = {**subject.sizes, **subject.defaults, **subject.sizes}  # in this order, with these sizes
     equations = [(each.name, each.value) for each in [*subject.where, *subject.in_axes]]
     known = [*required_by(equations, original), *(fixed(name, n) for name, n in subject.fixed.items())]
     estimate = MemoryEstimate(base.memory(), original)
-    budget = budget_after(estimate.n_bytes, seconds, options.memory)
+    budget = budget_after(estimate.n_bytes, options.memory)
     doing = f"running {subject.loaded.name} with other sizes"
     trials = Trials(
         lambda device, sizes: _run(subject, session, options, device, sizes),
@@ -434,10 +487,14 @@ def _search(
             known=known,
         )
     if budget.ended is not None:  # sizes that the code may accept were not tried
-        inferred.assumed += [requirement for requirement, *_ in inferred.refusals]
+        not_known = [requirement for requirement, *_ in inferred.refusals]
+        inferred.assumed = list(dict.fromkeys([*inferred.assumed, *not_known]))
         inferred.refusals = []
     constant = {name: (size,) * len(inferred.runs) for name, size in subject.quotients.items()}
-    inferred.symbols = Symbols({**inferred.symbols.sizes, **constant}, inferred.symbols.unsure)
+    known_symbols = inferred.symbols
+    inferred.symbols = Symbols(
+        {**known_symbols.sizes, **constant}, known_symbols.unsure, known_symbols.tied
+    )
     notices = []
     if device == "meta" and trials.needs_values:
         notices.append("the code depends on values: runs with other sizes used the CPU, not meta")
@@ -469,23 +526,30 @@ def _run(
     device: str | None,
     sizes: Mapping[str, int] | None = None,
 ) -> Run:
-    """Build the subject and record one call of it; with other sizes, its output is dropped."""
+    """Build the subject and record one call of it; with other sizes, its output is dropped.
+
+    FlexAttention on the CPU refuses tensors with gradients: then the call is recorded without them, and
+    so are all others of the session.
+    """
     import torch
 
-    from attnscope.tracing.axes.inference import Run
-    from attnscope.tracing.diagnose.crash import failure_of
-    from attnscope.tracing.diagnose.findings import Watcher
-    from attnscope.tracing.instrument.torch_internals.meta_kernels import without_compiler
+    from attnscope.observe.axes.inference import Run
+    from attnscope.observe.axes.observed import ObservedAxes
+    from attnscope.observe.diagnose.crash import failure_of
+    from attnscope.observe.diagnose.findings import Watcher
+    from attnscope.observe.torch_internals.meta_kernels import without_compiler
 
     files = {site.file for site in session.sites}
     watcher = Watcher(files)
     values = {} if sizes else {"stats": options.stats, "keep": options.keep}
+    observed = ObservedAxes(_words(subject)) if options.search and not sizes else None
     error: BaseException | None = None
     weights: list[tuple[tuple[int, ...], int]] = []
     with (
         without_compiler() if device == "meta" else nullcontext(),
         _without_output() if sizes else nullcontext(),
-        session.recording(depth=options.depth, watch=watcher, **values) as recorder,
+        torch.no_grad() if session.without_gradients else nullcontext(),
+        session.recording(depth=options.depth, watch=watcher, axes=observed, **values) as recorder,
     ):
         try:
             with interrupt.raised(), _exit_as_exception():
@@ -498,6 +562,9 @@ def _run(
             if is_a(caught, AttnscopeError) and not sizes:
                 raise
             error = caught
+    if not session.without_gradients and _refuses_gradients(error):
+        session.without_gradients = True
+        return _run(subject, session, options, device, sizes)
     return Run(
         steps=recorder.steps,
         parts=recorder.parts,
@@ -511,6 +578,14 @@ def _run(
         sources=recorder.sources() if options.source and not sizes else None,
         device=recorder.device,
         weights=weights,
+        observed=observed,
+    )
+
+
+def _refuses_gradients(error: BaseException | None) -> bool:
+    """Return whether an error is FlexAttention's on the CPU, which computes no gradients."""
+    return is_a(error, NotImplementedError) and "FlexAttention does not support backward" in safe_str(
+        error
     )
 
 
@@ -523,8 +598,8 @@ def _run_untraced(
     """
     import torch
 
+    from attnscope.observe.diagnose.crash import failure_of
     from attnscope.process.random_state import kept_global_random_state
-    from attnscope.tracing.diagnose.crash import failure_of
 
     try:
         with (
@@ -590,6 +665,16 @@ def _drew_nothing(seed: int, device: str) -> bool:
 def _axes(subject: Subject) -> set[str]:
     """Return the names of the inputs' axes."""
     return {axis for axes in subject.axes.values() for axis in axes or () if isinstance(axis, str)}
+
+
+def _words(subject: Subject) -> dict[str, list[str]]:
+    """Return the names of the axes of each input; a placeholder for those without one."""
+    from attnscope.observe.axes.observed import NAMELESS
+
+    return {
+        name: [axis if isinstance(axis, str) else NAMELESS for axis in axes or ()]
+        for name, axes in subject.axes.items()
+    }
 
 
 def _keep_names(steps: list[Step], subject: Subject) -> None:

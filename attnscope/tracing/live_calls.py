@@ -5,17 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from attnscope.errors import AttnscopeError, SourceError, is_a
-from attnscope.results.trace import ProgramRun
+from attnscope.observe.instrument.session import Session, function_of
+from attnscope.observe.trace import ProgramRun
 from attnscope.text import shortened
-from attnscope.tracing.instrument.session import Session, function_of
 from attnscope.tracing.program import Recording, Target, Watching, remove_own_frames
 from attnscope.tracing.watch import CallTraces, Dims, read_dims
 
-ATTENTION = {"softmax", "scaled_dot_product_attention", "flex_attention"}
+ATTENTION = {
+    "softmax",
+    "scaled_dot_product_attention",
+    "flex_attention",
+    "ALL_ATTENTION_FUNCTIONS",  # the registry through which the models of transformers call attention
+}
 """Names in code that computes attention."""
 
 
@@ -50,6 +55,7 @@ class LiveCalls:
         self.names: dict[tuple[str, int], str] = {}  # of targets, by the first line of their code
         self.error: AttnscopeError | None = None  # why a definition cannot be traced
         self.sessions = ExitStack()
+        self.entered: list[Session] = []
         self.result = ProgramRun(watch or "", calls)
         self.traces = CallTraces(
             self.result, axis_names, stats=stats, source=source, recorded=None, note=note
@@ -75,7 +81,7 @@ class LiveCalls:
                     self._record(name, target)
             return
         if ":" in self.watch:
-            from attnscope.tracing.target.load import load
+            from attnscope.user_code.load import load
 
             self._record(self.watch, load(self.watch).object)
             return
@@ -97,6 +103,8 @@ class LiveCalls:
     def close(self) -> ProgramRun:
         """Stop recording, and return the traces."""
         self.watching.report_unfinished()
+        for code in (code for session in self.entered for code in session.compiled_codes):
+            self.watching.is_compiled(code)
         if self.result.traces or (self.names and self.error is None):
             self.result.target = self.watch or " or ".join(dict.fromkeys(self.names.values()))
             self.traces.end(self.watching)
@@ -119,6 +127,7 @@ class LiveCalls:
         if place not in self.names:
             session = Session(target, follow=self.follow, parts=self.subexpressions)
             self.sessions.enter_context(session)
+            self.entered.append(session)
             self.names[place] = name
             self.watching.watch_session(session)
 
@@ -133,7 +142,8 @@ class LiveCalls:
 def targets_of_attention(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the classes and functions that compute attention, with their names.
 
-    Those are the ones of a namespace, and the classes of its modules (of torch) and their parts.
+    Those are the ones of a namespace, and the classes of its modules (of torch) and their parts; also
+    of modules that a value has as attributes, as pipelines and trainers have.
     """
     modules: list[Any] = []
     torch = sys.modules.get("torch")
@@ -143,11 +153,21 @@ def targets_of_attention(namespace: Mapping[str, Any]) -> Iterator[tuple[str, An
         if is_a(value, type) or is_a(value, FunctionType):
             if _computes_attention(value):
                 yield name, value
-        elif torch is not None and is_a(value, torch.nn.Module):
-            modules += torch.nn.Module.modules(value)
+        elif torch is not None and not is_a(value, ModuleType):
+            for each in (value, *_attributes(value).values()):
+                if is_a(each, torch.nn.Module):
+                    modules += torch.nn.Module.modules(each)
     for kind in dict.fromkeys(map(type, modules)):
         if not kind.__module__.startswith("torch.") and _computes_attention(kind):
             yield kind.__name__, kind
+
+
+def _attributes(value: object) -> dict[str, Any]:
+    """Return the attributes that a value itself has."""
+    try:
+        return dict(object.__getattribute__(value, "__dict__"))
+    except AttributeError:
+        return {}
 
 
 def _computes_attention(target: Any) -> bool:

@@ -33,15 +33,15 @@ from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError, is_a, safe_str, stored_in
-from attnscope.tracing.instrument.code_swap import Relay, Silence, with_relay
-from attnscope.tracing.instrument.rewrite import Site, rewrite
-from attnscope.tracing.instrument.torch_internals.compiler import found_by_others, hide
+from attnscope.observe.instrument.code_swap import Relay, Silence, with_relay
+from attnscope.observe.instrument.rewrite import Site, rewrite
+from attnscope.observe.torch_internals.compiler import found_by_others, hide
 
 if TYPE_CHECKING:
-    from attnscope.tracing.axes.observed import ObservedAxes
-    from attnscope.tracing.diagnose.findings import Watcher
-    from attnscope.tracing.instrument.recorder import Recorder
-    from attnscope.tracing.instrument.session import Session
+    from attnscope.observe.axes.observed import ObservedAxes
+    from attnscope.observe.diagnose.findings import Watcher
+    from attnscope.observe.instrument.recorder import Recorder
+    from attnscope.observe.instrument.session import Session
 
 FAILED, INTERRUPTED = 1, 130
 """The exit status of Python after an exception; that of a shell after Ctrl-C."""
@@ -324,9 +324,9 @@ class Watching:
             if self._recorder is not None or self.n_recorded == self.calls:
                 return  # another thread was first
             self.n_entered += 1
-            from attnscope.tracing.axes.observed import ObservedAxes
-            from attnscope.tracing.diagnose.findings import Watcher
-            from attnscope.tracing.instrument.recorder import Recorder
+            from attnscope.observe.axes.observed import ObservedAxes
+            from attnscope.observe.diagnose.findings import Watcher
+            from attnscope.observe.instrument.recorder import Recorder
 
             before = sys.exc_info()[1]  # the exception that is being handled during the call
             self._watcher, self._axes = Watcher(self._files), ObservedAxes(self.dims)
@@ -523,20 +523,23 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             left += stored_in(each, "exceptions", BaseExceptionGroup)
 
 
+PACKAGE = Path(__file__).parents[1]
+
+
 def _without_own_frames(tb: TracebackType | None) -> TracebackType | None:
     """Return a traceback without the frames of attnscope, and of torch on its behalf.
 
     What shows a trace calls no code of the user's, so nothing below it is kept.
     """
     kept: list[TracebackType] = []
-    package = str(Path(__file__).parent) + os.sep
-    output = tuple(f"{Path(__file__).parent.parent / name}{os.sep}" for name in ("render", "process"))
+    own = tuple(f"{PACKAGE / name}{os.sep}" for name in ("tracing", "observe", "user_code"))
+    output = tuple(f"{PACKAGE / name}{os.sep}" for name in ("document", "render", "process"))
     is_own = False
     while tb is not None:
         file = tb.tb_frame.f_code.co_filename
         if file.startswith(output):
             break
-        is_own = file.startswith(package) or (is_own and file.endswith(f"torch{os.sep}_ops.py"))
+        is_own = file.startswith(own) or (is_own and file.endswith(f"torch{os.sep}_ops.py"))
         if not is_own:
             kept.append(tb)
         tb = tb.tb_next

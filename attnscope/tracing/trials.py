@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from attnscope.errors import SizeError, is_a, is_out_of_memory, safe_str, stored_in
 
 if TYPE_CHECKING:
-    from attnscope.tracing.axes.budget import Budget, MemoryEstimate
-    from attnscope.tracing.axes.inference import Run
+    from attnscope.observe.axes.budget import Budget, MemoryEstimate
+    from attnscope.observe.axes.inference import Run
 
 SMALL = 64 * 2**20
 """Bytes. A run that takes more is made on meta, where tensors have shapes and no values."""
@@ -64,8 +64,8 @@ class Trials:
 
     def _within_budget(self, device: str, sizes: dict[str, int], most_bytes: int) -> Run | None:
         """Run the code; return None if that takes too much memory or time."""
-        from attnscope.tracing.axes.budget import OverBudget
-        from attnscope.tracing.instrument.meter import Meter
+        from attnscope.observe.axes.budget import OverBudget
+        from attnscope.observe.instrument.meter import Meter
 
         self.budget.is_running = True
         try:
@@ -101,6 +101,6 @@ def _release(error: BaseException | None) -> None:
 
 
 def _not_run(sizes: Mapping[str, int]) -> Run:
-    from attnscope.tracing.axes.inference import Run
+    from attnscope.observe.axes.inference import Run
 
     return Run([], {}, error=SizeError(f"the budget does not allow a run with {dict(sizes)}."))

@@ -19,9 +19,9 @@ from attnscope.errors import (
     is_a,
     no_such_file,
 )
-from attnscope.files import shown_path
+from attnscope.observe.trace import Crash, ProgramRun, Step, Trace
 from attnscope.process import interrupt, streams
-from attnscope.results.trace import Crash, ProgramRun, Step, Trace
+from attnscope.process.files import shown_path
 from attnscope.suggestions import likely_target
 from attnscope.text import shortened
 
@@ -169,7 +169,7 @@ def _parse_target(text: str, script: Path | None) -> Target:
         AttnscopeError: the target cannot be watched, as far as that is known before the program runs.
     """
     from attnscope.tracing.program import Target, line_of
-    from attnscope.tracing.target.load import FORM, no_name
+    from attnscope.user_code.load import FORM, no_name
 
     likely = f"--watch {likely_target([str(script)])}"
     place, colon, name = (part.strip() for part in text.replace("::", ":").rpartition(":"))
@@ -297,7 +297,7 @@ class CallTraces:
             self.on_note(message, hint)
 
     def _deliver(self) -> None:
-        from attnscope.tracing.axes.changes import name_by_changes
+        from attnscope.observe.axes.changes import name_by_changes
 
         name_by_changes([trace.steps for trace in self.result.traces])
         if self.recorded is not None:
@@ -307,9 +307,9 @@ class CallTraces:
 
     def _trace(self, recording: Recording) -> Trace:
         """Return the trace of a recorded call."""
-        from attnscope.tracing.diagnose.findings import findings_of_one_run
-        from attnscope.tracing.instrument.loops import fold_loops
-        from attnscope.tracing.target.load import describe
+        from attnscope.observe.diagnose.findings import findings_of_one_run
+        from attnscope.observe.instrument.loops import fold_loops
+        from attnscope.user_code.load import describe
 
         recorder = recording.recorder
         trace = Trace(
@@ -336,7 +336,7 @@ class CallTraces:
 
     def _crash(self, recording: Recording) -> Crash | None:
         """Return the cause of a failure of the call; None if checkpointing ended it early."""
-        from attnscope.tracing.diagnose.crash import crash_of, failure_of
+        from attnscope.observe.diagnose.crash import crash_of, failure_of
 
         error = recording.error
         if error is None or not is_a(error, Exception):

@@ -199,6 +199,19 @@ def test_a_sink_may_be_far_higher_than_all_scores_and_far_lower():
     torch.testing.assert_close(collected[:, 1], F.scaled_dot_product_attention(Q, Q, Q, scale=1.0)[:, 1])
 
 
+def test_a_sink_may_have_a_score_for_each_query():
+    """As in Inkling 2: a column beside the scores, whose weight is dropped."""
+    Q, K = drawn(2, 3, 5, 4), drawn(2, 3, 5, 4)
+    sinks = drawn(2, 3, 5, 1)
+    beside = torch.cat([Q @ K.mT, sinks], -1).softmax(-1)[..., :-1]
+    blocks, collected = in_blocks(BlockedAttention(Q, K, K, sinks=sinks, scale=1.0), 2)
+    torch.testing.assert_close(collected, beside @ K)
+    torch.testing.assert_close(
+        observed(Q, K, K, sinks=sinks, scale=1.0)[0].view(2, 5, 3, 4), (beside @ K).transpose(1, 2)
+    )
+    assert len(blocks) == 3
+
+
 def test_keys_after_the_last_query_are_skipped():
     attention = BlockedAttention(
         drawn(1, 2, 9, 4), drawn(1, 2, 9, 4), drawn(1, 2, 9, 4), causal=True, scale=1

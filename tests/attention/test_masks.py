@@ -212,15 +212,24 @@ def test_each_sequence_has_its_own_first_query_at_the_end_of_its_own_keys():
     assert places(Q, K, None, "lengths", [4]) == (range(5), 2, 0)
 
 
+def test_queries_before_the_first_key_of_a_short_sequence_have_negative_positions():
+    """ONNX's rule for `nonpad_kv_seqlen`: such a query sees no key under a causal mask."""
+    Q, K = torch.ones(3, 4, 6), torch.ones(3, 5, 6)
+    positions, Q_at, K_at = places(Q, K, None, "lengths", [2, 5, 0])
+    assert [positions[at] for at in Q_at] == [-2, 1, -4]
+    assert positions[K_at] == 0
+    seen = masks.causal(4, 5, offset=offset_of(4, 5, align="lengths", lengths=[2, 5, 0])).sum(-1)
+    assert seen.tolist() == [[0, 0, 1, 2], [2, 3, 4, 5], [0, 0, 0, 0]]
+
+
 @pytest.mark.parametrize(
     ("lengths", "error", "message"),
     [
         (None, OptionError, "nothing says how many keys each sequence has"),
-        ([5, 1, 3], SizeError, "a length of 1 is less than there are queries: n_Q is 2"),
         ([5, 6, 3], SizeError, "a length of 6 is more than there are keys: n_K is 5"),
         ([5, 4], SizeError, "2 lengths are given for 3 sequences"),
     ],
 )
-def test_lengths_at_whose_ends_no_queries_fit_are_refused(lengths, error, message):
+def test_lengths_that_are_wrong_are_refused(lengths, error, message):
     with pytest.raises(error, match=message):
         places(torch.ones(3, 2, 4), torch.ones(3, 5, 4), None, "lengths", lengths)

@@ -43,11 +43,11 @@ from models.readers import WORDS, save_tokenizer
 
 from attnscope.attention.blocks import of_weights
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.models.heads.batches import Batch, Encoded
-from attnscope.models.heads.measurer import HeadMeasurer, run
-from attnscope.models.heads.memory_plan import plan_run
-from attnscope.models.heads.metrics import METRICS, Side, WeightRows
-from attnscope.models.heads.statistics import Accumulator
+from attnscope.heads.batches import Batch, Encoded
+from attnscope.heads.measurer import HeadMeasurer, run
+from attnscope.heads.statistics import Accumulator
+from attnscope.models.head_metrics import METRICS, Side, WeightRows
+from attnscope.models.memory_plan import plan_run
 from attnscope.units import bytes_text
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -173,7 +173,7 @@ def in_a_process(way: str, n: int) -> tuple[float, int]:
 def in_a_command(folder: Path, n: int) -> tuple[int, int]:
     """Bytes that the plan of `attnscope heads` tells, and that it takes while it measures; in this process."""
     from attnscope.cli.app import main
-    from attnscope.models.heads import memory_plan as plan
+    from attnscope.models import memory_plan as plan
 
     told: dict[str, int] = {}
     measure, plan_it = HeadMeasurer.measure, plan.plan_run

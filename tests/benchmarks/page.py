@@ -23,8 +23,9 @@ from playwright.sync_api import Browser, sync_playwright
 from transformers import AutoModel, AutoTokenizer
 
 from attnscope.checkpoints.checkpoint import find_checkpoint
-from attnscope.render.page.page import page_html
-from attnscope.results.maps import AttentionMap, AttentionMaps, Token
+from attnscope.document.page.page import page_html
+from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.tokens import Token
 from attnscope.units import bytes_text
 
 TEXT = Path(__file__).parents[2] / "docs" / "architecture.md"

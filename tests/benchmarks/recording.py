@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from attnscope.tracing.diagnose.findings import Watcher
-from attnscope.tracing.instrument.session import Session
+from attnscope.observe.diagnose.findings import Watcher
+from attnscope.observe.instrument.session import Session
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tracing" / "code"))
 

@@ -1,7 +1,5 @@
 """A real browser: Chromium without a network; pages may neither log errors nor make requests."""
 
-import os
-import shutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser.chromium import path_of_chromium
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
-from attnscope.render.page.page import page_html
-from attnscope.results.heads import HeadRow, HeadTable
-from attnscope.results.maps import AttentionMap, AttentionMaps, Token
+from attnscope.document.page.page import page_html
+from attnscope.heads.result import HeadRow, HeadTable
+from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.tokens import Token
 
 SWITCHES = [
     "--headless",
@@ -29,12 +29,8 @@ SWITCHES = [
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Start the browser. Without one these tests fail, because skipped tests would look like success."""
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    if path is None:
-        pytest.fail(
-            "no chromium on the PATH: install Debian's chromium, or say where one is: CHROMIUM=/path/to/it"
-        )
+    """Start the browser."""
+    path = path_of_chromium()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=SWITCHES)
         yield browser

@@ -1,5 +1,7 @@
 """A JupyterLab of the tests' own: its folders, a free port, no token."""
 
+from __future__ import annotations
+
 import json
 import os
 import socket
@@ -11,19 +13,23 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nbformat
-from nbformat.sign import NotebookNotary
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 
 @contextmanager
 def jupyterlab(
-    folder: Path, notebooks: dict[str, nbformat.NotebookNode], *, theme: str = "Light"
+    folder: Path, notebooks: dict[str, NotebookNode], *, theme: str = "Light"
 ) -> Iterator[str]:
     """Serve notebooks, whose outputs are trusted, from a folder; yield the server's address.
 
     Without trust, JupyterLab removes styles and frames from outputs.
     """
+    import nbformat
+    from nbformat.sign import NotebookNotary
+
     config = {
         name: str(folder / name.lower())
         for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.results.heads import HeadRow
+from attnscope.heads.result import HeadRow
 
 pytestmark = pytest.mark.sweep  # `test_page` stands for the browser by default
 
@@ -348,7 +348,7 @@ def test_a_map_of_a_head_that_was_not_measured(open_page, stack, make_table):
     opened.wait_for(1, 0)
     assert set(listed(opened).values()) == {"not measured"}
     assert opened.text("#metric-none").strip() == "no value"
-    assert "1.0" not in table_order(opened)
+    assert "L1 H0" not in table_order(opened)
 
 
 @pytest.mark.sweep
@@ -390,19 +390,19 @@ def test_a_click_on_a_metric_sorts_the_heads_and_another_turns_them_round(open_p
 
     def places(metric, sign):
         known = [row for row in table.rows if row.values[metric] is not None]
-        return [f"{r.layer}.{r.head}" for r in sorted(known, key=lambda r: sign * r.values[metric])]
+        return [f"L{r.layer} H{r.head}" for r in sorted(known, key=lambda r: sign * r.values[metric])]
 
     assert table_order(opened) == places("entropy", -1), "by what the overview shows"
     title = opened.page.locator("#all-values thead th").nth(3)
     title.locator("button").click()
-    assert table_order(opened) == [*places("distance", -1), "0.2"]
+    assert table_order(opened) == [*places("distance", -1), "L0 H2"]
     assert title.get_attribute("aria-sort") == "descending"
     title.locator("button").click()
-    assert table_order(opened) == [*places("distance", 1), "0.2"], "what has no value is last"
+    assert table_order(opened) == [*places("distance", 1), "L0 H2"], "what has no value is last"
     assert title.get_attribute("aria-sort") == "ascending"
     assert opened.page.locator("#all-values [aria-sort]").count() == 1
     opened.page.locator("#all-values thead button").first.click()
-    assert table_order(opened) == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
+    assert table_order(opened) == ["L0 H0", "L0 H1", "L0 H2", "L1 H0", "L1 H1", "L1 H2"]
     opened.page.select_option("#metric", "previous")
     opened.wait_for_metrics(0, 0, "previous")
     assert table_order(opened) == places("previous", -1)

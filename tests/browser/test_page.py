@@ -6,9 +6,10 @@ import zlib
 import numpy as np
 import pytest
 
-from attnscope.render.page.page import page_html
-from attnscope.results.common import Check
-from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
+from attnscope.document.page.page import page_html
+from attnscope.document.result import Check
+from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.tokens import Picture, Token
 
 WORDS = ["[CLS]", " the", " cat", " sat", " on", " the", " mat"]
 SENTENCE = [Token(word, special=word == "[CLS]") for word in WORDS]

@@ -1,9 +1,12 @@
 """The page without the sink, of pooled maps, and with an overview that scrolls: in a browser."""
 
+import re
+
 import numpy as np
 import pytest
 
-from attnscope.results.maps import Pooling, Token
+from attnscope.document.grid.pooling import Pooling
+from attnscope.models.tokens import Token
 
 pytestmark = pytest.mark.sweep  # `test_page` stands for the browser by default
 
@@ -198,6 +201,6 @@ def test_a_page_of_maps_ranks_its_heads(open_page, make_stack, make_table):
     values = opened.page.locator("#all-values tbody tr td:nth-child(3)").all_inner_texts()
     assert [float(each) for each in values] == sorted(map(float, values), reverse=True)
     row = opened.page.locator("#all-values tbody tr").nth(3)
-    layer, head = row.locator("button").inner_text().split(".")
+    layer, head = re.findall(r"\d+", row.locator("button").inner_text())
     row.locator("button").click()
     opened.wait_for(int(layer), int(head))

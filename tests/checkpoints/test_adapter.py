@@ -98,11 +98,60 @@ def test_a_head_of_a_larger_model_keeps_what_peft_trained(adapted):
     whole = BertForSequenceClassification(config)
     alone = copy.deepcopy(whole.bert)
     tuned, ours = adapted("bert", {"target_modules": ["query"], "task_type": "SEQ_CLS"}, model=whole)
-    alone.save_pretrained(ours.base.path.parent)
-    base = open_weights(Checkpoint("base", ours.base.path.parent))
+    alone.save_pretrained(ours.base.file.path.parent)
+    base = open_weights(Checkpoint("base", ours.base.file.path.parent))
     again = AdaptedWeights(base, ours.adapter)
     assert assert_equal(again, tuned.merge_and_unload().bert) == 2
     assert again.unused == ["classifier.bias", "classifier.weight"]
+
+
+W_K = "base_model.model.layers.1.self_attn.k_proj"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda own: own | {f"{W_K}.lora_B.bias": torch.ones(7)},
+            "lora_B.bias of layers.1.self_attn.k_proj has 7 numbers, and lora_B",
+        ),
+        (
+            lambda own: own | {f"{W_K}.modules_to_save.weight": torch.ones(5, 9)},
+            "but that of layers.1.self_attn.k_proj.weight has (5, 9)",
+        ),
+        (
+            lambda own: own | {"base_model.model.norm.modules_to_save.weight": torch.ones(5)},
+            "but that of norm.weight has (5,)",
+        ),
+        (
+            lambda own: (
+                own
+                | {
+                    f"{W_K}.lora_A.weight": own[f"{W_K}.lora_B.weight"].T.contiguous(),
+                    f"{W_K}.lora_B.weight": own[f"{W_K}.lora_A.weight"].T.contiguous(),
+                }
+            ),
+            "but B·A of layers.1.self_attn.k_proj has",
+        ),
+    ],
+    ids=["a bias", "a whole module", "a norm", "turned factors"],
+)
+def test_shapes_that_do_not_fit_the_model_are_refused(adapted, tmp_path, change, message):
+    """A Linear is never turned; a table of words may be longer."""
+    _, ours = adapted("llama", {"target_modules": LLAMA_MODULES})
+    path = tmp_path / "adapter/adapter_model.safetensors"
+    longer = {
+        "base_model.model.embed_tokens.weight": torch.ones(
+            999, ours.read("embed_tokens.weight")[0].shape[1]
+        )
+    }
+    whole = load_file(path)
+    save_file(whole | longer, path)
+    assert AdaptedWeights(ours.base, read_adapter(tmp_path / "adapter"), turns=False).replaced
+    save_file(change(whole), path)
+    with pytest.raises(ModelError) as caught:
+        AdaptedWeights(ours.base, read_adapter(tmp_path / "adapter"), turns=False)
+    assert message in caught.value.message
 
 
 def test_an_adapter_in_bfloat16_is_merged_in_float32(adapted, tmp_path):

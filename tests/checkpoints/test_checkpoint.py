@@ -11,8 +11,8 @@ from models.hub import local_hub
 from attnscope.checkpoints import checkpoint as checkpoint_module
 from attnscope.checkpoints import tensors
 from attnscope.checkpoints.checkpoint import find_checkpoint
-from attnscope.checkpoints.head import read_head
 from attnscope.errors import ModelError
+from attnscope.weights.read_head import read_head
 
 
 def refused(model) -> ModelError:
@@ -204,3 +204,10 @@ def test_a_download_that_breaks_off_is_told(hub, small_bert, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", break_off)
     message = refused("someone/broken").message
     assert message.endswith("Connection reset by peer.")
+
+
+def test_the_bundled_model_has_its_name_in_any_case(minilm, tmp_path, monkeypatch):
+    assert find_checkpoint("MiniLM").folder == find_checkpoint("MINILM").folder == minilm
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "MiniLM").mkdir()
+    assert find_checkpoint("MiniLM").folder.resolve() == (tmp_path / "MiniLM").resolve()

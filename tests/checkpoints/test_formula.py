@@ -116,7 +116,7 @@ GPT_2 = {"place": "h.{}.attn.", "modules": "c_attn c_proj"}
 def test_published_configurations_are_read_without_transformers(
     monkeypatch, config, layer, names, expected
 ):
-    monkeypatch.setattr(formula, "_completed", None)
+    monkeypatch.setattr(formula, "completed", None)
     found = read(config, layer, **names)
     assert found == LayerFormula(causal=True, family=config["model_type"], **expected)
 
@@ -142,7 +142,7 @@ def test_the_kinds_of_layers_that_a_configuration_lacks_are_those_of_transformer
 
 
 def test_a_field_that_is_missing_and_unknown_is_named(monkeypatch):
-    monkeypatch.setattr(formula, "_completed", lambda _: None)
+    monkeypatch.setattr(formula, "completed", lambda _: None)
     found = read({"model_type": "granite", "rope_theta": 1e4}, 0)
     assert found.missing == (
         "what depends on attention_multiplier, which its config.json does not give",

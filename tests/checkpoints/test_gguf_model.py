@@ -416,7 +416,7 @@ def test_layers_with_other_numbers_of_heads_are_refused(tmp_path):
 def test_what_needs_a_whole_model_says_so(models, tmp_path, attnscope):
     path = tmp_path / "model.gguf"
     write_gguf(models("qwen2"), "qwen2", path)
-    with pytest.raises(ModelError, match="--verify runs the model"):
+    with pytest.raises(ModelError, match="verify runs the model"):
         head_weights(path, verify=True)
     r = attnscope("bert", path, "--text", "hi")
     assert r.exit_status == 2

@@ -11,10 +11,10 @@ from sweeps import swept
 from transformers import AutoModel
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.checkpoints.head import read_head
 from attnscope.errors import ModelError
-from attnscope.models.running.attention_hook import observing
-from attnscope.models.verify_weights import verify_head
+from attnscope.models.attention_hook import observing
+from attnscope.weights.read_head import read_head
+from attnscope.weights.verify import verify_head
 
 SIZES = {"head_dim": 8, "num_key_value_heads": 4}
 FAMILIES = {

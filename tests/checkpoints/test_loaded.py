@@ -5,9 +5,9 @@ import torch
 from transformers import BertModel
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.checkpoints.head import read_head
 from attnscope.checkpoints.loaded import LoadedModel, find_model
 from attnscope.errors import ModelError, OptionError
+from attnscope.weights.read_head import read_head
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from sweeps import swept
 
 from attnscope.arrays import numbers
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.checkpoints.head import read_head
 from attnscope.checkpoints.tensor_names import LAYOUTS, PARTS, Packing, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import open_weights
 from attnscope.errors import ModelError
+from attnscope.weights.read_head import read_head
 
 AS_PROJECTED = {
     *("bert roberta electra xlm-roberta camembert ernie albert distilbert gpt2 mobilebert".split()),
@@ -215,7 +215,8 @@ def test_every_row_of_the_table_is_asked_of_a_model(saved, tmp_path):
         asked |= {
             stack.layout for stack in find_stacks(model.state_dict(), model.config.to_dict(), family)
         }
-    assert {layout.family for layout in set(LAYOUTS) - asked} == set()
+    others = {"NeoMME"}  # whose fields differ per layer: `tests/weights/test_verify.py` reads it
+    assert {layout.family for layout in set(LAYOUTS) - asked} == others
 
 
 @pytest.mark.parametrize(

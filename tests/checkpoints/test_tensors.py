@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.checkpoints.head import read_head
 from attnscope.checkpoints.tensors import open_weights
 from attnscope.errors import ModelError
-from attnscope.models.running.load import as_model_error
+from attnscope.models.load import as_model_error
+from attnscope.weights.read_head import read_head
 
 CONFIG = '{"num_attention_heads": 3}'
 QUERY = "encoder.layer.0.attention.self.query.weight"

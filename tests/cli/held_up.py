@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from attnscope.cli.app import entry
-from attnscope.models.heads import corpus_run
-from attnscope.models.heads.measurer import HeadMeasurer
+from attnscope.heads import corpus_run
+from attnscope.heads.measurer import HeadMeasurer
 
 
 def hold(folder, at):

@@ -61,8 +61,10 @@ class Interrupted:
         before_us = "attnscope/" not in re.sub(r"bin/attnscope|attnscope/__init__\.py", "", self.err)
         no_module = "Could not import runpy module" in self.err  # the message of `-m`, with a traceback
         fatal = "Fatal Python error" in self.err
-        if before_us and (self.status == -signal.SIGINT or no_module or fatal):
-            return "Python had not started"
+        # In a callback, Python prints the exception and goes on; our own handler raises none.
+        lost = self.status == 0 and "Exception ignored" in self.err and "KeyboardInterrupt" in self.err
+        if before_us and (self.status == -signal.SIGINT or no_module or fatal or lost):
+            return "before our handler"
         return f"status {self.status}: {self.err[-2000:]}"
 
     @property
@@ -70,7 +72,7 @@ class Interrupted:
         return any(word in self.err for word in ("Traceback", "Exception ignored", "terminate called"))
 
 
-GOOD = {"130 and one line", "done before", "Python had not started"}
+GOOD = {"130 and one line", "done before", "before our handler"}
 
 
 def run(command: list[str], folder: Path, after: float | None) -> Interrupted:

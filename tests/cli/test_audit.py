@@ -50,6 +50,21 @@ def test_a_property_that_an_option_names_and_that_is_undecided_has_exit_status_1
     assert "5 positions do not reach beyond 9" in " ".join(r.out.split())
 
 
+@pytest.mark.parametrize(("expect", "status"), [("window:0", 0), ("causal", 1)])
+def test_an_expected_visibility_is_a_rule_or_a_function(attnscope, code, expect, status):
+    r = attnscope("audit", f"{code}:same", "--input", "x=2,5,8", "--expect", expect)
+    assert r.exit_status == status
+    assert ("✓ holds" if status == 0 else "expect broken") in r.out
+    if status:
+        assert "why it should hold: --expect causal" in r.out
+
+
+def test_what_cannot_be_expected_is_a_mistake(attnscope, code):
+    r = attnscope("audit", f"{code}:same", "--input", "x=2,5,8", "--expect", "cusal")
+    assert r.exit_status == 2
+    assert "cusal is not a mask to expect" in r.err
+
+
 def test_the_record_has_every_number(attnscope, code):
     r = attnscope("audit", f"{code}:mean", "--input", "x=2,5,8", "--causal", "--format", "json")
     record = json.loads(r.out)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from safetensors.torch import save_file
 
-from attnscope.cost.anatomy import LayerCache
-from attnscope.cost.parameters import SPECS
+from attnscope.model_card.anatomy import LayerCache
+from attnscope.model_card.parameters import SPECS
 
 LLAMA = {
     "model_type": "llama",
@@ -161,6 +161,7 @@ def test_a_memory_holds_the_weights_and_the_longest_context(attnscope, config, t
         "weights": size,
         "context": 7,
         "batch": 0,
+        "cache_only": False,
     }
     r = attnscope("card", tmp_path, "--memory", str(size + 14 * PER_TOKEN), "--batch", 2)
     assert "  2 sequences of at most 7 tokens\n  no sequence of 2,048 tokens\n" in r.out
@@ -210,16 +211,118 @@ UNCOUNTED = LLAMA | {"model_type": "helium"}
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"quantization_config": {"quant_method": "awq"}}, "config.json says that they are quantised"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quantization_config names hqq"),
         ({"dtype": None, "torch_dtype": None}, "config.json has no dtype"),
         ({"hidden_act": "newest"}, "transformers cannot build it: KeyError: "),
     ],
 )
-def test_memory_needs_the_size_of_the_weights(attnscope, config, fields, why):
+def test_what_fits_is_not_known_without_the_size_of_the_weights(attnscope, config, fields, why):
     r = attnscope("card", config(UNCOUNTED | fields), "--memory", "80G")
+    assert (r.exit_status, r.err) == (0, "")
+    text = r.out.replace("\n", " ")
+    assert "what fits is not known, as the size of the weights is not (--weights)" in text
+    assert why in text
+    assert (
+        attnscope("card", config(UNCOUNTED | fields), "--memory", "80G", "--format", "json").json["fit"]
+        is None
+    )
+
+
+def test_the_size_of_the_weights_can_be_given(attnscope, config):
+    file = config(LLAMA | WEIGHTS)
+    known = attnscope("card", file, "--memory", "1M", "--format", "json").json
+    n = sum(each["n_parameter"] for each in known["weights"]["dtypes"])
+    assert known["fit"]["weights"] == 2 * n
+    wide = attnscope(
+        "card", file, "--memory", "1M", "--weights-dtype", "float32", "--format", "json"
+    ).json
+    assert (wide["fit"]["weights"], wide["weights"]["dtypes"][0]["n_bytes"]) == (4 * n, 4 * n)
+    given = attnscope("card", file, "--memory", "1M", "--weights", "12345", "--format", "json").json
+    assert (given["fit"]["weights"], given["weights"]["dtypes"][0]["n_bytes"]) == (12345, 12345)
+    # also where the parameters are not counted
+    fields = UNCOUNTED | {"hidden_act": "newest"}
+    given = attnscope(
+        "card", config(fields), "--memory", "1M", "--weights", "12345", "--format", "json"
+    ).json
+    assert (given["fit"]["weights"], given["weights"]) == (12345, None)
+    assert given["fit"]["context"] == (2**20 - 12345) // PER_TOKEN
+
+
+def test_a_memory_of_caches_alone_holds_no_weights(attnscope, config):
+    r = attnscope("card", config(LLAMA), "--cache-memory", str(7 * PER_TOKEN + 1))
+    assert (
+        f"in {7 * PER_TOKEN / 1024:.1f} KiB of keys and values, fit:\n  1 sequence of at most 7 tokens"
+        in r.out
+    )
+
+
+def test_one_device_of_several_keeps_its_share(attnscope, config):
+    r = attnscope("card", config(LLAMA), "--tensor-parallel", 6, "--context", "1k")
+    assert (
+        f"{PER_TOKEN // 2} B a token, 120.0 KiB needed for 1 sequence of 1,024 tokens, on each" in r.out
+    )
+    file = config(LLAMA | WEIGHTS)
+    fits = [
+        attnscope("card", file, "--memory", "1M", "--tensor-parallel", n, "--format", "json").json["fit"]
+        for n in (1, 2)
+    ]
+    assert fits[1]["weights"] == -(-fits[0]["weights"] // 2)
+
+
+def test_the_dtype_that_a_checkpoint_asks_for_is_the_default_and_says_so(attnscope, config):
+    scheme = {"num_bits": 8, "type": "float"}
+    fields = LLAMA | {"quantization_config": {"quant_method": "fp8", "kv_cache_scheme": scheme}}
+    r = attnscope("card", config(fields))
+    assert (
+        f"keys and values in fp8 (quantization_config.kv_cache_scheme; --dtype): {PER_TOKEN // 2} B"
+        in r.out
+    )
+    r = attnscope("card", config(fields), "--dtype", "float32")
+    assert f"keys and values in float32: {2 * PER_TOKEN} B" in r.out
+    record = attnscope("card", config(LLAMA), "--format", "json").json
+    assert (record["cache_dtype"], record["cache_dtype_from"]) == ("bfloat16", "config.json")
+
+
+def test_keys_and_values_of_llama_cpp_may_have_two_dtypes(attnscope, config):
+    wide = config(LLAMA | {"head_dim": 32})
+    r = attnscope("card", wide, "--dtype-k", "q8_0", "--dtype-v", "q4_0", "--format", "json").json
+    assert r["cache_dtype"] == "q8_0 (K) and q4_0 (V)"
+    assert r["kinds"][0]["bytes_per_token"] == 3 * 2 * 32 * (34 + 18) // 32
+    assert [each["engine"] for each in r["reserved"]] == ["llama.cpp"]
+
+
+def test_the_step_of_an_engine_is_kept_beside_windows(attnscope, config):
+    steps = {}
+    for step in (2048, 8192):
+        r = attnscope(
+            "card", config(MIXED), "--context", 20000, "--engine-step", step, "--format", "json"
+        )
+        steps[step] = {each["engine"]: each["n_bytes"] for each in r.json["reserved"]}
+    assert steps[2048]["vLLM"] < steps[8192]["vLLM"]
+    assert steps[2048]["llama.cpp"] < steps[8192]["llama.cpp"]
+    assert steps[2048]["vLLM, not hybrid"] == steps[8192]["vLLM, not hybrid"]
+    r = attnscope("card", config(LLAMA), "--engine-step", 2048)
+    assert "--engine-step changes nothing: no layer has a window" in r.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--memory", "1G", "--cache-memory", "1G"), "they exclude each other"),
+        (("--weights", "1G", "--weights-dtype", "fp8"), "both say the size of the weights"),
+        (("--weights-dtype", "q8_0"), "'q8_0' is not a dtype of weights"),
+        (("--dtype-k", "q8_0"), "--dtype-k needs --dtype-v"),
+        (("--dtype-v", "q7"), "'q7' is not a dtype of keys and values"),
+        (("--dtype", "fp8", "--dtype-k", "fp8", "--dtype-v", "fp8"), "--dtype is idle"),
+        (("--tensor-parallel", "4"), "4 devices cannot share 6 heads"),
+        (("--tensor-parallel", "2", "--flops", "1T", "--bandwidth", "1T"), "those of one device"),
+        (("--tensor-parallel", "0"), "--tensor-parallel"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(attnscope, config, arguments, message):
+    r = attnscope("card", config(LLAMA), *arguments)
     assert (r.exit_status, r.out) == (2, "")
-    assert "--memory needs the size of the weights, which is unknown here: " in r.err
-    assert why in r.err
+    assert message in r.err
 
 
 def test_verify_compares_each_kind_at_three_lengths_and_has_an_exit_status(
@@ -352,12 +455,30 @@ def test_models_of_the_same_name_are_told_apart(attnscope, two):
     assert attnscope("card", *files, "--format", "json").json["names"] == list(map(str, files))
 
 
-def test_what_is_wrong_with_one_of_several_models_names_it(attnscope, two):
-    fields = LLAMA | {"quantization_config": {"quant_method": "awq"}}
+def test_a_model_without_a_size_leaves_the_table_and_is_named(attnscope, two):
+    fields = LLAMA | WEIGHTS | {"dtype": None}
     (two[1] / "config.json").write_text(json.dumps(fields))
+    (two[0] / "config.json").write_text(json.dumps(LLAMA | WEIGHTS))
+    r = attnscope("card", *two, "--memory", "1G", "--format", "json")
+    fits = [each["fit"] for each in r.json["cards"]]
+    assert fits[0]["context"] > 0
+    assert fits[1] is None
     r = attnscope("card", *two, "--memory", "1G")
-    assert (r.exit_status, r.out) == (2, "")
-    assert f"{two[1]}: --memory needs the size of the weights" in r.err
+    assert r.exit_status == 0
+    text = r.out.replace("\n", " ")
+    assert f"{two[1].name}: the size of the weights is not known: config.json has no dtype" in text
+    block = {"quant_method": "fp8", "weight_block_size": [16, 16]}
+    (two[1] / "config.json").write_text(json.dumps(fields | {"quantization_config": block}))
+    r = attnscope("card", two[1], "--memory", "1G", "--format", "json")
+    (line,) = [each for each in r.json["notices"] if each.startswith("the size of the weights")]
+    assert "config.json has no dtype for the " in line
+    assert "parameters that are not quantised; the others take" in line
+    assert line.endswith("(--weights)")
+    r = attnscope("card", "minilm", two[0], "--memory", "1G")
+    assert "minilm: it keeps no keys and values, so --memory does not apply" in r.out
+
+
+def test_what_is_wrong_with_one_of_several_models_names_it(attnscope, two):
     r = attnscope("card", *two, "--source", 5)
     assert "none of the models has an encoder, so --source does not apply" in r.err
 
@@ -400,7 +521,7 @@ KIMI = {**LLAMA, "model_type": "kimi_k9", "architectures": ["LlamaForCausalLM", 
 
 def test_a_type_of_its_authors_is_read_as_the_class_that_its_architectures_name(attnscope, config):
     r = attnscope("card", config(KIMI), "--format", "json")
-    assert r.json["model_type"] == "llama"
+    assert r.json["model_type"] == "kimi_k9"
     expected = attnscope("card", config(LLAMA), "--format", "json").json
     assert r.json["kinds"] == expected["kinds"]
     notice = (

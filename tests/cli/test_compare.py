@@ -143,3 +143,12 @@ def test_trace_verify_adds_the_comparison_as_a_check(attnscope, files):
     assert "scores: scaled twice" in r.out
     r = attnscope("trace", "right.py:attention", *inputs, "--verify", "--device", "meta")
     assert r.err.startswith("attnscope: error: --verify compares on the CPU")
+
+
+def test_a_trace_that_is_verified_draws_the_inputs_of_compare(attnscope, files):
+    r = attnscope("trace", "right.py:attention", "--verify", "--format", "json")
+    record = json.loads(r.out)
+    assert (r.exit_status, record["checks"][0]["ok"]) == (0, True)
+    steps = {each["name"]: each["dims"] for each in record["steps"]}
+    assert steps["K"] == ["n_batch", "n_head", "n_K", "d_head"]
+    assert attnscope("trace", "wrong.py:attention", "--verify").exit_status == 1

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from attnscope.cli import app
-from attnscope.models.heads.metrics import METRICS
-from attnscope.models.heads.options import METRIC_NAMES
+from attnscope.heads.options import METRIC_NAMES
+from attnscope.models.head_metrics import METRICS
 
 HEAVY = ("torch", "transformers", "numpy", "huggingface_hub")
 SCRIPT = f"""

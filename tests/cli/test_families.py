@@ -254,8 +254,8 @@ def test_what_rounding_alone_may_part_is_left_undecided(attnscope, tiny):
 
 
 def test_weights_that_do_not_follow_fail_whatever_rounding_does(attnscope, tiny, monkeypatch):
-    from attnscope.models.maps import capture as gallery
-    from attnscope.models.maps import rounding as spread
+    from attnscope.maps import capture as gallery
+    from attnscope.maps import verify
 
     right = gallery.weights_of
 
@@ -263,7 +263,7 @@ def test_weights_that_do_not_follow_fail_whatever_rounding_does(attnscope, tiny,
         attention, difference, tolerance = right(call, heads)
         return attention.roll(1, dims=-1), difference, tolerance
 
-    for module in (gallery, spread):
+    for module in (gallery, verify):
         monkeypatch.setattr(module, "weights_of", wrong)
     r = attnscope("model", tiny("mobilebert"), "--text", SHORT, "--verify")
     assert r.exit_status == 1

@@ -55,7 +55,7 @@ def write(attnscope, here, monkeypatch):
 
     def run(writer, path, *more):
         if writer.startswith("whole"):  # written while they are computed, as those of long texts are
-            monkeypatch.setattr("attnscope.models.maps.memory.WHOLE", 0)
+            monkeypatch.setattr("attnscope.maps.memory.WHOLE", 0)
         command = list(WRITERS[writer])
         if command[0] == "run":  # what follows the script is its own, up to --watch
             command = ["run", "--to", path, *more, *command[1:-1]]
@@ -215,7 +215,7 @@ PAIRS = [
 """All pairs of the quickest command, two of each other; every kind of target has several writers."""
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("writer", "target"), PAIRS)
 def test_pipes_and_devices_are_written_to_and_links_are_followed(
     tmp_path, write, read_pipe, make_device, writer, target
@@ -244,7 +244,7 @@ def test_a_full_disk_is_one_line_and_the_results_are_shown_all_the_same(
     write, full_disk, monkeypatch, writer
 ):
     room = SimpleNamespace(free=2**30)  # as before another process filled the disk
-    monkeypatch.setattr("attnscope.render.files.matrix_file.disk_usage", lambda _: room)
+    monkeypatch.setattr("attnscope.maps.matrix_file.disk_usage", lambda _: room)
     there = os.listdir(full_disk)
     r = write(writer, named(full_disk, writer))
     assert_one_line(r, "No space left on device")

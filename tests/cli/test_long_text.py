@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from models.readers import WORDS, save_reader
 
-from attnscope.models.maps import memory as map_memory
+from attnscope.maps import memory as map_memory
 from attnscope.process.budget import parse_size
 
 
@@ -198,7 +198,7 @@ def test_maps_that_are_too_large_for_memory_are_saved_whole(
 
 
 def test_blocks_of_queries_make_the_same_file(attnscope, llama, file, tmp_path, monkeypatch):
-    from attnscope.models.heads import memory_plan as plan
+    from attnscope.models import memory_plan as plan
 
     monkeypatch.setattr(map_memory, "WHOLE", 1000)
     command = ["model", llama, "--file", file, "--layer", 1, "--head", 2, "--save"]
@@ -259,8 +259,8 @@ def test_no_pooling_makes_whole_maps_of_any_size(attnscope, llama, file, tmp_pat
 def test_a_page_of_whole_maps_that_no_browser_draws_is_refused_before_the_model_runs(
     attnscope, llama, file, tmp_path, monkeypatch
 ):
-    from attnscope.models.running import load as loading
-    from attnscope.render.page import page as pages
+    from attnscope.document.page import page as pages
+    from attnscope.models import load as loading
 
     monkeypatch.setattr(pages, "MOST", 300)
     page = tmp_path / "page.html"
@@ -300,7 +300,7 @@ def test_a_run_that_fails_leaves_no_file_of_whole_maps(attnscope, llama, file, t
     command = ["model", llama, "--file", file, "--save", folder / "whole.npz"]
     assert "there is no query 400: queries are 0 to 300." in attnscope(*command, "--query", 400).err
     assert attnscope(*command, "--head", 9).exit_status == 2
-    monkeypatch.setattr("attnscope.render.files.matrix_file.disk_usage", lambda path: Usage(1000))
+    monkeypatch.setattr("attnscope.maps.matrix_file.disk_usage", lambda path: Usage(1000))
     r = attnscope(*command)
     assert (r.exit_status, r.out) == (2, "")
     assert f"{folder / 'whole.npz'} takes 707.8 KiB while it is written, but its disk has" in r.err
@@ -353,7 +353,7 @@ def test_verify_compares_pooled_maps(attnscope, llama, file, monkeypatch):
     r = attnscope(*command)
     [check] = r.json["checks"]
     assert (check["name"], check["ok"], r.exit_status) == ("2 pooled maps = eager's", True, 0)
-    from attnscope.models.maps import pool as cells
+    from attnscope.maps import pool as cells
 
     right = cells.of_heads
     monkeypatch.setattr(cells, "of_heads", lambda block, heads: right(block, heads).roll(1, dims=-1))

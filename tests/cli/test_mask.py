@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import attnscope as library
-from attnscope.render.terminal.console import Terminal
-from attnscope.render.terminal.masks import print_masks
+from attnscope.document.console import Terminal
+from attnscope.document.terminal import print_document
 
 CAUSAL = """\
 mask: causal and --window 3
@@ -179,6 +179,51 @@ def test_a_check_that_fails_has_status_1(attnscope, monkeypatch):
 def test_lines_fit_a_narrow_terminal(width):
     file = io.StringIO()
     terminal = Terminal(width=width, force_terminal=True, color_system=None, file=file)
-    print_masks(library.mask("causal", nq=300), terminal)
-    print_masks(library.mask("minilm", ["The cat sat on the mat and looked.", "Hi"]), terminal)
+    print_document(library.mask("causal", nq=300).document(), terminal)
+    masks = library.mask("minilm", ["The cat sat on the mat and looked.", "Hi"])
+    print_document(masks.document(), terminal)
     assert max(map(len, file.getvalue().splitlines())) <= width
+
+
+CODE = """
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, d, keys=2):
+        super().__init__()
+        self.keys, self.qkv = keys, nn.Linear(d, 3 * d)
+
+    def forward(self, x):
+        return self.step(x)
+
+    def step(self, x, ahead=0):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        see = x.new_ones(x.shape[1], x.shape[1]).bool().tril(ahead).triu(1 - self.keys)
+        return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~see, -1e9).softmax(-1) @ v
+"""
+
+
+def test_code_shows_the_mask_that_it_applies(attnscope, tmp_path):
+    (tmp_path / "windowed_code.py").write_text(CODE)
+    common = ("mask", f"{tmp_path}/windowed_code.py:Attention", "--init", "d=8", "--input", "x=2,5,d")
+    r = attnscope(*common)
+    assert r.exit_status == 0
+    assert "causal, at most 2 keys" in r.out
+    assert "line 16" in r.out
+    r = attnscope(
+        *common, "--init", "keys=3", "--call", "step", "--input", "ahead=1", "--format", "json"
+    )
+    [mask] = r.json["masks"]
+    assert mask["name"] == "line 16"
+    assert mask["planes"][0]["visible"][2] == [[0, 4]]
+
+
+def test_code_that_does_not_get_its_inputs_is_told_which(attnscope, tmp_path):
+    (tmp_path / "windowed_again.py").write_text(CODE)
+    r = attnscope("mask", f"{tmp_path}/windowed_again.py:Attention")
+    assert r.exit_status == 2
+    assert "needs d" in r.err
+    r = attnscope("mask", "causal", "--nq", 3, "--input", "x=2,5,8")
+    assert r.exit_status == 2
+    assert "--input" in r.err

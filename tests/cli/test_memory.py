@@ -114,7 +114,7 @@ def test_what_could_not_be_had_is_named(attnscope, monkeypatch):
         (
             ["bert", "--text", "a cat"],
             "running minilm on cpu",
-            "attnscope.models.maps.collect.collect_maps",
+            "attnscope.maps.collect.collect_maps",
         ),
         (
             ["heads", "minilm", "--text", "a cat"],
@@ -122,7 +122,7 @@ def test_what_could_not_be_had_is_named(attnscope, monkeypatch):
             "attnscope.checkpoints.tensors.open_weights",
         ),
         (["scaling"], "measuring scores", "attnscope.attention.scaling.measure"),
-        (["example"], "computing the example", "attnscope.textbook.worked_example._worked_out"),
+        (["example"], "computing the example", "attnscope.textbook.example.worked_example._worked_out"),
     ],
 )
 def test_every_command_says_what_it_was_doing(attnscope, monkeypatch, command, doing, place):
@@ -192,7 +192,7 @@ def little_memory(monkeypatch):
 
     free = type("Memory", (), {"available": 50 * 2**20})()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    loads = "attnscope.models.running.load.load_model"
+    loads = "attnscope.models.load.load_model"
     monkeypatch.setattr(loads, lambda *_, **__: pytest.fail("weights were loaded"))
 
 
@@ -206,7 +206,7 @@ def test_weights_that_have_no_room_are_not_loaded(attnscope, little_memory, comm
 
 
 def test_maps_beside_the_weights_count(attnscope, little_memory, monkeypatch):
-    monkeypatch.setattr("attnscope.models.maps.memory.bytes_of_whole", lambda *_: 20 * 2**20)
+    monkeypatch.setattr("attnscope.maps.memory.bytes_of_whole", lambda *_: 20 * 2**20)
     r = attnscope("bert", "--text", "a cat", "--dtype", "bfloat16")
     assert (r.exit_status, r.out) == (2, "")
     assert "the weights of minilm take 43.3 MiB and maps 20.0 MiB, but cpu has 50.0 MiB free." in r.err

@@ -109,6 +109,7 @@ def test_no_command_has_an_option_that_is_a_synonym_of_another_of_its_own_option
     own_options = {
         ("audit", "--text"): "input",
         ("compare", "--text"): "input",
+        ("mask", "--text"): "input",
         ("mask", "--nq"): "tokens",
         ("trace", "--check"): "verify",
     }
@@ -122,8 +123,8 @@ def test_no_command_has_an_option_that_is_a_synonym_of_another_of_its_own_option
 @pytest.mark.parametrize(
     ("line", "others", "hint"),
     [
-        ("sdpa --layer 0", "mha, mask, bert, model, compare and heads have", "attnscope mha --help"),
-        ("mha --layout rows", "sdpa and example have", "attnscope sdpa --help"),
+        ("sdpa --layer 0", "mha, mask, compare, bert, model and heads have", "attnscope mha --help"),
+        ("mha --layout rows", "sdpa, compare and example have", "attnscope sdpa --help"),
         ("heads minilm --query 3", "bert, model, sdpa and example have", "attnscope bert --help"),
         ("sdpa --search", "trace has", "attnscope trace --help"),
         ("--nq 3", "sdpa, mha, scaling and mask have", "attnscope sdpa --nq 3"),

@@ -187,7 +187,7 @@ def test_verify_compares_with_the_model_itself(attnscope):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch, dtype):
-    from attnscope.models.maps import capture as gallery
+    from attnscope.maps import capture as gallery
 
     right = gallery.weights_of
 
@@ -202,10 +202,10 @@ def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch, dtype):
 
 
 def test_verify_exits_1_when_observing_changes_the_output(attnscope, monkeypatch):
-    from attnscope.models.maps import compare
+    from attnscope.maps import verify
 
-    plainly = compare.main_output
-    monkeypatch.setattr(compare, "main_output", lambda output: plainly(output) + 1e-6)
+    plainly = verify.main_output
+    monkeypatch.setattr(verify, "main_output", lambda output: plainly(output) + 1e-6)
     r = attnscope("bert", "--text", TEXT, "--verify", "-f", "json")
     assert r.exit_status == 1
     assert [check["ok"] for check in r.json["checks"]] == [True, False]
@@ -217,7 +217,7 @@ def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, s
     """If a model changes its scores in an unobserved way, its own eager maps are shown instead."""
     from dataclasses import replace
 
-    from attnscope.models.running import attention_hook as observe
+    from attnscope.models import attention_hook as observe
 
     right = observe._attention_inputs
     command = ["model", saved(family), "--text", SHORT, "--layer", 1, "--dtype", dtype, "-f", "json"]
@@ -298,7 +298,7 @@ def test_an_unknown_token_that_is_none_is_told(attnscope, saved, tmp_path, unkno
 
 def test_tokens_behind_the_patches_are_refused(attnscope, saved, tmp_path):
     r = attnscope("model", saved("yolos"), "--image", save_picture(tmp_path / "picture.png"))
-    assert "makes 8 tokens from 2 × 2 patches" in r.err
+    assert "makes 8 tokens from 2 × 2 patches, as 3 tokens of detections follow the patches:" in r.err
 
 
 def test_a_picture_that_is_too_large_is_told(attnscope, saved, tmp_path, monkeypatch):
@@ -693,15 +693,17 @@ def test_weights_of_other_shapes_are_told(attnscope, saved, tmp_path):
     assert "77" in r.err
 
 
-@pytest.mark.parametrize(
-    "format",
-    [
-        "table",
-        pytest.param("csv", marks=pytest.mark.sweep),
-        pytest.param("json", marks=pytest.mark.sweep),
-    ],
-)
-def test_what_an_encoding_lacks_is_escaped(format):
+def test_what_an_encoding_lacks_is_escaped_in_a_table():
+    command = [sys.executable, "-m", "attnscope", "sdpa", "--nq", "30", "--dry-run"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    r = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert r.stdout.isascii()
+    assert r"scale 1/\u221ad_K = 0.08839" in r.stdout
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("format", ["table", "csv", "json"])
+def test_what_an_encoding_lacks_is_escaped_in_every_format(format):
     command = [sys.executable, "-m", "attnscope", "bert", "--text", "我 🍕", "-f", format]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     r = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -833,7 +835,7 @@ def test_a_page_of_some_heads_needs_memory_for_these_alone(attnscope, monkeypatc
     import psutil
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 30_000})())
-    monkeypatch.setattr("attnscope.models.running.weights_fit.check_weights_fit", lambda *_, **__: None)
+    monkeypatch.setattr("attnscope.models.weights_fit.check_weights_fit", lambda *_, **__: None)
     page = ["--text", TEXT, "--page", tmp_path / "x.html"]
     assert attnscope("bert", *page, "--layer", "0,2", "--head", "0-1").exit_status == 0
     assert "needs at least 476.0 KiB" in attnscope("bert", *page, "--force").err
@@ -843,7 +845,7 @@ def test_maps_that_do_not_fit_in_memory_are_refused(attnscope, monkeypatch):
     import psutil
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 10_000})())
-    monkeypatch.setattr("attnscope.models.running.weights_fit.check_weights_fit", lambda *_, **__: None)
+    monkeypatch.setattr("attnscope.models.weights_fit.check_weights_fit", lambda *_, **__: None)
     r = attnscope("bert", "--text", TEXT, "--layer", "all", "--head", "all")
     assert r.err.startswith(
         "attnscope: error: this run needs at least 48.2 KiB, but cpu has 9.8 KiB free."

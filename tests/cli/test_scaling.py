@@ -58,6 +58,7 @@ def test_the_table_has_bars_and_sentences_with_this_runs_numbers(attnscope):
     assert "█" not in attnscope("scaling", "--no-bars").out
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_a_figure_is_drawn_into_a_file(attnscope, tmp_path, suffix):
     path = tmp_path / f"scaling{suffix}"

@@ -350,12 +350,6 @@ def test_numbers_are_every_tensors_values(attnscope, tmp_path):
             "--mask lengths:N,N,… --align lengths",
         ),
         (
-            "--batch 2 --nq 3 --nk 5 --mask causal --mask lengths:5,2 --align lengths".split(),
-            "a length of 2 is less than there are queries: n_Q is 3, and aligned at the lengths, each"
-            " sequence's queries are the last of its keys.",
-            "lengths of 3 or more, or another --align",
-        ),
-        (
             "--batch 2 --nq 3 --nk 5 --mask causal --mask lengths:5,6 --align lengths".split(),
             "a length of 6 is more than there are keys: n_K is 5.",
             None,

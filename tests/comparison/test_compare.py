@@ -46,7 +46,7 @@ def other_style(style):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("b", NAMES)
 @pytest.mark.parametrize("a", NAMES)
-@pytest.mark.pairwise
+@pytest.mark.few(12)
 def test_correct_attention_in_two_styles_is_equal(tmp_path, a, b, dtype):
     result = compared(tmp_path, a, b, dtype=dtype)
     assert (result.status, result.divergences, result.notices) == ("equal", [], [])
@@ -54,7 +54,7 @@ def test_correct_attention_in_two_styles_is_equal(tmp_path, a, b, dtype):
 
 
 @pytest.mark.parametrize(("style", "mistake"), PLANTED)
-@pytest.mark.few(30)
+@pytest.mark.few(15)
 def test_a_planted_mistake_is_found(tmp_path, style, mistake):
     planted = MISTAKES[mistake]
     result = compared(tmp_path, other_style(style), style, mistake)
@@ -65,7 +65,7 @@ def test_a_planted_mistake_is_found(tmp_path, style, mistake):
 
 
 @pytest.mark.parametrize(("style", "one", "other"), PAIRS)
-@pytest.mark.few(12)
+@pytest.mark.few(4)
 def test_two_planted_mistakes_are_found(tmp_path, style, one, other):
     result = compared(tmp_path, other_style(style), style, one, other)
     found = {(each.role, cause) for each in result.divergences for cause in each.cause.split(" + ")}
@@ -75,6 +75,7 @@ def test_two_planted_mistakes_are_found(tmp_path, style, one, other):
     assert result.explained
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     "mistake", ["scale of d_feat", "mask top-left", "keys shared interleaved", "bias missing in V"]
 )
@@ -217,22 +218,51 @@ def test_a_layer_with_another_scale_is_found(bert, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("other", "message", "hint"),
+    [
+        ("spda", "'spda' is neither a reference nor code.", "sdpa"),
+        (3, "3 is neither code nor a model.", None),
+        ("minilm", "minilm has several layers, and the code is compared with one.", "layer=0"),
+    ],
+)
+def test_a_side_that_is_nothing_is_told_so(other, message, hint):
+    def attention(Q, K, V):
+        return (Q @ K.mT).softmax(-1) @ V
+
+    with pytest.raises(AttnscopeError) as failure:
+        compare(attention, other)
+    assert (failure.value.message, failure.value.hint) == (message, hint)
+
+
+@pytest.mark.parametrize("other", [None, torch.nn.Linear(3, 4)])
+def test_sides_that_are_objects_are_called_by_their_names(other):
+    def attention(Q, K, V):
+        return (Q @ K.mT).softmax(-1) @ V
+
+    name = "test_sides_that_are_objects_are_called_by_their_names.<locals>.attention"
+    sides = f"{name} is not one" if other is None else f"neither {name} nor Linear is one"
+    with pytest.raises(AttnscopeError) as failure:
+        compare(attention, other, layer=0)
+    assert failure.value.message == f"layer is for a model, and {sides}."
+
+
+@pytest.mark.parametrize(
     ("sides", "options", "message"),
     [
         (("sdpa", "mha"), {}, "sdpa is a reference, and code is compared with it."),
         (("minilm", "sdpa"), {}, "sdpa is a reference, and code is compared with it."),
-        (("mine.py:f", None), {"layer": 0}, "--layer is for a model, and mine.py:f is not one."),
-        (("mine.py:f", "sdpa"), {"layer": 0}, "--layer is for a model, and neither sdpa nor mine.py:f is one."),
-        (("mine.py:f", "sdpa"), {"adapter": "lora"}, "--adapter is for two models, and one side is code."),
+        (("mine.py:f", None), {"layer": 0}, "layer is for a model, and mine.py:f is not one."),
+        (("mine.py:f", "sdpa"), {"layer": 0}, "layer is for a model, and neither sdpa nor mine.py:f is one."),
+        (("mine.py:f", "sdpa"), {"adapter": "lora"}, "adapter is for two models, and one side is code."),
         (("mine.py:f", "minilm"), {}, "minilm has several layers, and the code is compared with one."),
-        (("mine.py:f", "minilm"), {"layer": "0-3"}, "--layer 0-3 is not one layer, and the code is compared with one."),
-        (("mine.py:f", "other.py:f"), {"causal": True}, "--causal is for the references sdpa and mha: other sides decide themselves."),
-        (("mine.py:f", "minilm"), {"scale": 0.0, "layer": 0}, "--scale is for the references sdpa and mha: other sides decide themselves."),
-        (("minilm", "minilm"), {"rope": True}, "--rope is for code, and both are models."),
+        (("mine.py:f", "minilm"), {"layer": "0-3"}, "layer 0-3 is not one layer, and the code is compared with one."),
+        (("mine.py:f", "other.py:f"), {"causal": True}, "causal is for the references sdpa and mha: other sides decide themselves."),
+        (("mine.py:f", "minilm"), {"scale": 0.0, "layer": 0}, "scale is for the references sdpa and mha: other sides decide themselves."),
+        (("minilm", "minilm"), {"rope": True}, "rope is for code, and both are models."),
         (("mine.py:f", "sdpa"), {"softcap": -1}, "the soft cap is -1, but it must be above 0."),
-        (("minilm", "minilm"), {"init": ["d=3"]}, "--init is for code, and both are models."),
-        (("minilm", "minilm"), {"dtype": "float32"}, "--dtype is for runs, and weights are compared as they are stored."),
-        (("mine.py:f", "sdpa"), {"same": ["q"]}, "--same 'q' is not a pair of names."),
+        (("minilm", "minilm"), {"init": ["d=3"]}, "init is for code, and both are models."),
+        (("minilm", "minilm"), {"dtype": "float32"}, "dtype is for runs, and weights are compared as they are stored."),
+        (("mine.py:f", "sdpa"), {"same": ["q"]}, "same='q' is not a pair of names."),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_clear_line(sides, options, message):
@@ -302,6 +332,7 @@ OTHER_MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("mistake", OTHER_MISTAKES)
 @pytest.mark.parametrize("style", ["heads first", "folded batch", "fused"])
 def test_a_mistake_in_several_lines_is_found(tmp_path, style, mistake):
@@ -367,7 +398,7 @@ def test_dropout_is_off_and_that_is_said(tmp_path):
 
 
 def test_what_would_take_too_much_memory_is_refused(tmp_path, monkeypatch):
-    from attnscope.comparison.sides import side
+    from attnscope.implementations import implementation as side
     from attnscope.process.memory import FreeMemory
 
     monkeypatch.setattr(side, "free_host_memory", lambda: FreeMemory(16 * 2**14))

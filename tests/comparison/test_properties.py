@@ -46,7 +46,7 @@ def drawn(*shape):
     n_batch=sizes, n_Q=sizes, n_more=st.integers(0, 3), n_kv_head=st.integers(1, 3),
     groups=st.integers(1, 3), half=sizes, dtype=st.sampled_from(DTYPES),
 )  # fmt: skip
-@examples(12, 300, ignoring=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(5, 300, ignoring=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_correct_attention_of_any_size_is_equal(
     modules, pair, n_batch, n_Q, n_more, n_kv_head, groups, half, dtype
 ):
@@ -64,7 +64,7 @@ def test_correct_attention_of_any_size_is_equal(
     name=st.sampled_from(["Plain", "NormBefore", "ResidualAndNormAfter", "WithoutProjection", "Block"]),
     n_batch=sizes, n=sizes, n_head=sizes, d_head=sizes, dtype=st.sampled_from(DTYPES),
 )  # fmt: skip
-@examples(12, 300, ignoring=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(5, 300, ignoring=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_correct_attention_of_any_size_equals_mha(modules, name, n_batch, n, n_head, d_head, dtype):
     d_feat = n_head * d_head
     side = getattr(modules("habits", SOURCE), name)

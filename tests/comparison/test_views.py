@@ -35,6 +35,28 @@ def test_rich_prints_what_the_command_prints(result):
     assert "with this corrected, the outputs are equal" in file.getvalue()
 
 
+def test_80_columns_have_room_for_both_sides(result):
+    file = io.StringIO()
+    Console(file=file, width=80, force_terminal=True, color_system=None).print(result)
+    lines = file.getvalue().splitlines()
+    [heading] = [each for each in lines if each.startswith("tensor")]
+    assert heading.split() == ["tensor", "difference", "b", "a"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_weights_that_are_the_same_have_their_rows(tmp_path):
+    result = compare(
+        "torch.nn:MultiheadAttention", "mha",
+        init={"embed_dim": 12, "num_heads": 3, "batch_first": True},
+        inputs=dict.fromkeys(("query", "key", "value"), "2,5,12"),
+    )  # fmt: skip
+    file = io.StringIO()
+    Console(file=file, width=400).print(result)
+    assert "W_K.weight = in_proj_weight, rows 12–23; W_K.bias = in_proj_bias, elements 12–23; " in (
+        file.getvalue()
+    )
+
+
 def test_a_notebook_shows_the_table_and_the_cause(result):
     html = result._repr_html_()
     assert "√d_feat = √24" in html

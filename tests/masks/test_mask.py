@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 from transformers import masking_utils as of_transformers
 
@@ -50,6 +51,18 @@ def number(b, h, q_idx, kv_idx):
 
 def makes_a_number(window):
     return window
+
+
+def with_item(b, h, q_idx, kv_idx):
+    return kv_idx < documents[b].item()
+
+
+def with_int(b, h, q_idx, kv_idx):
+    return kv_idx < int(documents[b])
+
+
+def with_list(b, h, q_idx, kv_idx):
+    return kv_idx < documents.tolist()[b]
 """
 
 
@@ -94,6 +107,11 @@ RULES = [
         {"nq": 2, "nk": 6, "align": "lengths"},
         loop(lambda b, q, k: k < (3, 5)[b] and k <= q + (1, 3)[b], 2, 6, 2),
     ),
+    (
+        ["lengths:2,5,0", "causal"],
+        {"nq": 3, "nk": 5, "align": "lengths"},
+        loop(lambda b, q, k: k < (2, 5, 0)[b] and k <= q + (-1, 2, -3)[b], 3, 5, 3),
+    ),
     (["lengths:2,4", "causal"], {"nq": 5}, loop(lambda b, q, k: k < 2 + 2 * b and k <= q, 5, 5, 2)),
 ]
 
@@ -137,9 +155,38 @@ def test_a_file_of_a_mask_has_its_own_sizes(tmp_path):
     assert (with_rule.visible == visible & (np.arange(5) <= np.arange(4)[:, None])).all()
 
 
+def test_three_axes_of_a_file_are_sequences_or_heads():
+    """Heads where only their number fits, as PyTorch broadcasts; sequences otherwise, which is said."""
+    see = np.stack([np.tril(np.ones((4, 5), dtype=bool)), np.ones((4, 5), dtype=bool)])
+    of_heads = attnscope.mask(see, heads=2)
+    assert (of_heads.masks[0].visible == see[None]).all()
+    assert (
+        of_heads.notices == attnscope.mask(see, batch=2).notices == attnscope.mask(see[:1]).notices == []
+    )
+    of_sequences = attnscope.mask(see)
+    assert (of_sequences.masks[0].visible == see[:, None]).all()
+    assert "taken for sequences; heads=2 takes it for heads" in of_sequences.notices[0]
+
+
+def test_the_attention_of_a_mask_for_each_head_is_pytorchs():
+    see = np.stack([np.tril(np.ones((4, 5), dtype=bool)), np.ones((4, 5), dtype=bool)])
+    trace = attnscope.compute(
+        "sdpa", mask=see, nq=4, nk=5, dk=6, dv=3, heads=2, batch=1, keep=["Q", "K", "V", "out"]
+    )
+    Q, K, V, out = (trace[name].tensor for name in ("Q", "K", "V", "out"))
+    assert torch.allclose(out, F.scaled_dot_product_attention(Q, K, V, torch.tensor(see)), atol=1e-6)
+
+
+def test_a_cell_larger_than_the_mask_is_the_mask():
+    from attnscope.document.markdown import markdown_document
+
+    mask = attnscope.mask(np.tril(np.ones((4, 5), dtype=bool)), cell=10**18)
+    assert "0–3 ▒" in markdown_document(mask.document())
+
+
 @pytest.mark.parametrize("name", ["sliding", "packed", "by_head", "scored"])
 def test_a_function_of_a_file_is_what_torch_makes_of_it(name, functions, monkeypatch):
-    from attnscope.masks import functions as module
+    from attnscope.user_code import mask_functions as module
 
     namespace = {}
     exec(FUNCTIONS, namespace)
@@ -183,38 +230,66 @@ def test_a_block_mask_shows_itself():
 
 
 MISTAKES = [
-    ({"subject": 3}, "this int has no mask", "causal, or another rule"),
+    ({"subject": 3}, "this int is neither a mask nor a model", "causal, or another rule"),
     ({"subject": []}, "there is no mask", "causal, or another rule"),
     ({"subject": " "}, "the name of the mask is empty", "causal, or another rule"),
-    ({"subject": ["causal", 3]}, "this int has no mask", None),
+    ({"subject": ["causal", 3]}, "this int is neither a mask nor a model", None),
     (
         {"subject": torch.nn.Linear(2, 3), "text": "hi"},
-        "a loaded transformers model, but this is a",
+        "text is for models, and this Linear is code",
         None,
     ),
+    (
+        {"subject": torch.nn.Linear(2, 3), "nq": 5},
+        "nq is for rules and functions, and this Linear is code",
+        None,
+    ),
+    (
+        {"subject": "causal", "inputs": torch.ones(2, 3)},
+        "inputs is for code, and causal is a rule",
+        None,
+    ),
+    ({"subject": "minilm", "call": "f"}, "call is for code, and minilm is a model", None),
+    (
+        {"subject": torch.nn.Linear(2, 3), "text": torch.ones(2, 3)},
+        "text is of type Tensor and shape (2, 3), but takes a text",
+        "audit(module, x) for which positions influence which in a module",
+    ),
     ({"subject": "casual"}, "'casual' is neither a rule nor a model", "causal"),
-    ({"subject": "minilm"}, "minilm is a model, whose masks depend on its input", '--text "…"'),
+    ({"subject": "casual", "nq": 5}, "'casual' is neither a rule nor a model", "causal"),
+    (
+        {"subject": "bisect:insort"},
+        "insort takes a, x, lo, hi, key: a mask is",
+        "def mask(b, h, q_idx, kv_idx)",
+    ),
+    ({"subject": [[1, 0], [1, 1]]}, "this int is neither a mask nor a model", "an array; causal"),
+    ({"subject": torch.nn.Linear}, "needs in_features and out_features", 'init={"in_features"'),
+    ({"subject": "minilm"}, "minilm is a model, whose masks depend on its input", 'text="…"'),
     ({"subject": "window:x"}, "'window:x' is not a mask.", "window:W, window:L,R"),
     ({"subject": ["minilm", "causal"]}, "several masks are rules, and minilm is not one", None),
-    ({"subject": "causal", "text": "hi"}, "--text is for models, and causal is a rule", None),
-    ({"subject": "causal", "verify": True}, "--verify is for models, and causal is a rule", None),
-    ({"subject": "causal", "init": ["x=1"]}, "--init is for functions, and causal is a rule", None),
-    ({"subject": "minilm", "text": "hi", "nq": 4}, "--nq is for rules and functions, and minilm", None),
-    ({"subject": "minilm", "text": "hi", "init": ["x=1"]}, "--init is for rules and functions", None),
-    ({"subject": "minilm", "text": "hi", "ids": "5"}, "--text and --ids are two inputs", None),
-    ({"subject": "minilm", "text": "hi", "packed": True}, "--packed puts several texts into one", None),
-    ({"subject": "minilm", "text": ["a", "b"], "pair": "c"}, "--pair goes with one --text", None),
-    ({"subject": "causal", "block": "x"}, "--block is 'x'", "--block 128, or --block 128,64"),
-    ({"subject": "causal", "cell": 0}, "--cell is 0", None),
-    ({"subject": "causal", "align": "left"}, "--align is 'left'", None),
+    ({"subject": "causal", "text": "hi"}, "text is for models, and causal is a rule", None),
+    ({"subject": "causal", "verify": True}, "verify is for models, and causal is a rule", None),
+    ({"subject": "causal", "init": ["x=1"]}, "init is for functions, and causal is a rule", None),
+    ({"subject": "minilm", "text": "hi", "nq": 4}, "nq is for rules and functions, and minilm", None),
+    ({"subject": "minilm", "text": "hi", "init": ["x=1"]}, "init is for rules and functions", None),
+    ({"subject": "minilm", "text": "hi", "ids": "5"}, "text and ids are two inputs", None),
+    ({"subject": "minilm", "text": "hi", "packed": True}, "packed puts several texts into one", None),
+    ({"subject": "minilm", "text": ["a", "b"], "pair": "c"}, "pair goes with one text", None),
+    ({"subject": "causal", "block": "x"}, "block is 'x'", "block=128, or block="),
+    ({"subject": "causal", "cell": 0}, "cell is 0, but takes numbers from 1", "cell=1"),
+    ({"subject": "causal", "align": "left"}, "align is 'left'", None),
     ({"subject": ["none", "causal"]}, "excludes the other 1 of 2 masks", None),
     ({"subject": "causal", "nq": 2, "align": "lengths"}, "nothing says how many keys", "lengths:N,N,…"),
     ({"subject": "causal", "nq": 0}, "n_Q is 0, but a size is a whole number from 1 up", None),
     ({"subject": "causal", "nq": 10**8}, "100,000,000 queries are too many", None),
     ({"subject": "lengths:3,5", "batch": 3}, "2 lengths (3,5) are given for 3 sequences", None),
     ({"subject": "F:sliding", "nq": 10**6}, "has 1,000,000,000,000 pairs, which take", "fewer queries"),
-    ({"subject": "F:sliding", "window": 3}, "--window is for rules, and this is a function", None),
-    ({"subject": "F:make_sliding"}, "make_sliding takes window, sinks: a mask is a", "--init window=…"),
+    ({"subject": "F:sliding", "window": 3}, "window is for rules, and this is a function", None),
+    (
+        {"subject": "F:make_sliding"},
+        "make_sliding takes window, sinks: a mask is a",
+        'init={"window": …}',
+    ),
     (
         {"subject": "F:make_sliding", "init": ["w=3"]},
         "make_sliding takes window, sinks, and not w",
@@ -222,6 +297,15 @@ MISTAKES = [
     ),
     ({"subject": "F:makes_a_number", "init": ["window=3"]}, "makes_a_number returns a int", None),
     ({"subject": "F:branches"}, "branches raises RuntimeError", "&, | and torch.where"),
+    ({"subject": "F:with_item"}, "with_item raises RuntimeError", "the tensor itself, without .item():"),
+    ({"subject": "F:with_int"}, "with_int raises RuntimeError", "the tensor itself, without int():"),
+    (
+        {"subject": "F:with_list"},
+        "with_list raises RuntimeError",
+        "the tensor itself, without .tolist()",
+    ),
+    ({"subject": np.ones((1, 1, 1, 4, 4))}, "is 1×1×1×4×4, and a mask has 1 to 4 axes", "n_K, or n_Q"),
+    ({"subject": "F:make_sliding", "init": [f"window={'[' * 500}{']' * 500}"]}, "500 brackets", "400"),
     ({"subject": "F:number"}, "number returns int64, but a mask_mod returns bool", None),
     ({"subject": "F:packed", "nq": 12}, "packed raises IndexError: index 9 is out of bounds", None),
 ]

@@ -1,12 +1,16 @@
 """The rule behind a mask is named from its pairs; the masks are written out, or made by transformers."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from transformers import masking_utils as of_transformers
 
+from attnscope.attention.mask_rules import parse_masks
 from attnscope.masks.patterns import pattern_of
-from attnscope.results.planes import MatrixPlane, RangePlane
+from attnscope.masks.planes import MatrixPlane, RangePlane
+from attnscope.masks.ranges import planes_of_masks
 
 
 def plane_of(function, n_Q, n_K):
@@ -59,6 +63,30 @@ RULES = {
     "2 keys before each query and 1 after it": (lambda q, k: q - 2 <= k <= q + 1, 7, 7),
     "all keys before each query and 2 after it": (lambda q, k: k <= q + 2, 7, 7),
     "1 key before each query and all after it": (lambda q, k: q - 1 <= k, 7, 7),
+    "keys 3 or more before each query; 3 keys hidden from all": (lambda q, k: k <= q - 3, 8, 8),
+    "all keys before each query, without its own; 1 key hidden from all": (lambda q, k: k < q, 8, 8),
+    "keys 2 to 4 after each query; 2 keys hidden from all": (lambda q, k: q + 2 <= k <= q + 4, 8, 8),
+    "each query sees only the key before it; 4 keys hidden from all": (
+        lambda q, k: k < q and q // 2 == k // 2,
+        8,
+        8,
+    ),
+    "causal, the first query at key 3; 2 keys hidden from all": (lambda q, k: k <= q + 3, 3, 8),
+    "1 key before each query and 1 after it, the first query at the first key; 3 keys hidden from all": (
+        lambda q, k: abs(q - k) < 2,
+        4,
+        8,
+    ),
+    "all keys within documents of 3 and 4 keys, for 5 and 1 queries": (
+        lambda q, k: (q < 5) == (k < 3),
+        6,
+        7,
+    ),
+    "causal, 3 keys and the first 2, the last query at the last key": (
+        lambda q, k: k <= q + 4 and (q + 4 - k < 3 or k < 2),
+        5,
+        9,
+    ),
     "causal, 3 keys and the first 2": (lambda q, k: k <= q and (q - k < 3 or k < 2), 9, 9),
     None: (lambda q, k: (q + k) % 3 == 0, 9, 9),
 }
@@ -77,6 +105,44 @@ def test_rules_are_named_from_ranges_as_from_a_matrix(name, rule):
         return
     ranges = [row[0] if row else range(0) for row in rows]
     assert pattern_of(RangePlane([(0, 0)], plane.n_Q, plane.n_K, ranges)) == name
+
+
+@pytest.mark.parametrize(
+    ("function", "n_Q"),
+    [
+        (
+            lambda q, k: (q // 4) % 2 == k // 4,
+            16,
+        ),  # queries 8 to 11 see the keys of the first chunk again
+        (lambda q, k: (q >= 6) == (k >= 3), 8),  # query 4 sees no key near its own
+    ],
+)
+def test_queries_that_are_not_at_their_documents_have_no_rule(function, n_Q):
+    assert pattern_of(plane_of(function, n_Q, 8)) is None
+
+
+SIGNED = re.compile(r"-\d")
+SHAPES = [(5, 5), (4, 9), (9, 4), (1, 6)]
+
+
+@pytest.mark.parametrize("align", ["top-left", "bottom-right", "after-past"])
+@pytest.mark.parametrize(("n_Q", "n_K"), SHAPES)
+def test_a_window_is_described_as_it_was_asked_for(n_Q, n_K, align):
+    """Its widths are those of the rule, unless the border hides more; no number is negative."""
+    for before, after in [(0, 0), (2, 0), (1, 1), (2, 3), (0, 2)]:
+        sizes = {"n_batch": 1, "n_head": 1, "n_Q": n_Q, "n_K": n_K, "n_past": 2}
+        masks = parse_masks(f"window:{before},{after}").applied(align=align, dtype="float32")
+        [plane] = planes_of_masks(masks, sizes)
+        text = pattern_of(plane)
+        assert text is None or not SIGNED.search(text)
+        first = {"top-left": 0, "bottom-right": n_K - n_Q, "after-past": 2}[align]
+        if first - before > 0 and first + n_Q + after < n_K and n_Q > 1:  # nothing is cut off
+            if after == 0:
+                widths = f"at most {before + 1} keys" if before else "each query sees only its own key"
+            else:
+                widths = f"{before} key{'s' * (before != 1)} before each query and {after} after it"
+            assert widths in text
+            assert f"the first query at key {first}" in text
 
 
 def test_one_pair_more_or_less_has_no_name_of_another_rule():

@@ -13,12 +13,12 @@ from models.readers import save_reader
 from transformers import AutoTokenizer
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.models.heads.batches import Batch, Reader
-from attnscope.models.heads.measurer import HeadMeasurer
-from attnscope.models.heads.metrics import METRICS
-from attnscope.models.heads.statistics import Accumulator
-from attnscope.models.running.load import load_config, load_model, load_tokenizer
-from attnscope.results.heads import HeadRow
+from attnscope.heads.batches import Batch, Reader
+from attnscope.heads.measurer import HeadMeasurer
+from attnscope.heads.result import HeadRow
+from attnscope.heads.statistics import Accumulator
+from attnscope.models.head_metrics import METRICS
+from attnscope.models.load import load_config, load_model, load_tokenizer
 
 TEXTS = [
     "the cat sat on the mat because it was tired .",

@@ -11,11 +11,11 @@ import pytest
 from models.planted import BERT, GPT, save_bert, save_gpt2
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.models.heads.batches import Reader
-from attnscope.models.heads.measurer import HeadMeasurer
-from attnscope.models.heads.metrics import METRICS
-from attnscope.models.running.load import load_config, load_model, load_tokenizer
-from attnscope.results.heads import HeadRow
+from attnscope.heads.batches import Reader
+from attnscope.heads.measurer import HeadMeasurer
+from attnscope.heads.result import HeadRow
+from attnscope.models.head_metrics import METRICS
+from attnscope.models.load import load_config, load_model, load_tokenizer
 
 TEXTS = [
     "the cat sat on mat . because it was tired the cat sat on mat . because",
@@ -56,6 +56,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Hea
     return measure
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("block_bytes", [1, 2**24])
 @pytest.mark.parametrize(("family", "metric"), PLANTED)
 def test_a_planted_head_comes_out_on_top(measured, family, metric, block_bytes):

@@ -53,7 +53,7 @@ def test_it_ends_a_command_in_the_middle_of_importing_what_writes_files():
         from attnscope.process import interrupt
 
         interrupt.install()
-        sys.modules["attnscope.files"] = ModuleType("attnscope.files")  # nothing is in it yet
+        sys.modules["attnscope.process.files"] = ModuleType("attnscope.process.files")  # nothing is in it yet
         signal.raise_signal(signal.SIGINT)
     """)
     assert (r.returncode, r.stdout, r.stderr) == (130, "", f"{LINE}\n")
@@ -121,7 +121,7 @@ def test_what_is_being_written_is_removed(tmp_path):
         import signal, sys
         from pathlib import Path
         from attnscope.process import interrupt
-        from attnscope.files import whole_file
+        from attnscope.process.files import whole_file
         interrupt.install()
         with whole_file(Path(sys.argv[1]), force=True) as unfinished:
             unfinished.write_text("half")

@@ -1,25 +1,41 @@
-"""A small result of every kind."""
+"""A small result of every kind, and each of them without one of its optional parts."""
 
+import json
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
 from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from render.head_tables import head_table
 
 import attnscope
+from attnscope.auditing.result import Audit, Evidence, Influence, Line, Property
+from attnscope.checkpoints.result import Circuit, HeadWeights, Latent, WeightSlice
+from attnscope.comparison.map_differences import HeadDifferences, MapDifferences, WeightChange
+from attnscope.comparison.result import (
+    ComparedGradient,
+    ComparedTensor,
+    Comparison,
+    Divergence,
+    Site,
+    WeightCopy,
+)
+from attnscope.document.result import Check, Finding, Stats
+from attnscope.heads.result import HeadRow
+from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.masks.planes import MatrixPlane
+from attnscope.masks.result import AttentionMasks
 from attnscope.masks.summary import mask_of_planes
-from attnscope.results.audit import Audit, Evidence, Influence, Line, Property
-from attnscope.results.comments import CommentReport, Lie, SourceDiff
-from attnscope.results.common import Check, Stats
-from attnscope.results.differences import HeadDifferences, MapDifferences, WeightChange
-from attnscope.results.heads import HeadRow
-from attnscope.results.maps import AttentionMap, AttentionMaps, Token
-from attnscope.results.masks import AttentionMasks
-from attnscope.results.planes import MatrixPlane
-from attnscope.results.trace import ProgramRun
-from attnscope.results.weights import Circuit, HeadWeights, WeightSlice
+from attnscope.model_card.cards import Cards
+from attnscope.model_card.result import CacheCheck, Card, Draft, ParameterCheck
+from attnscope.models.tokens import Picture, Token
+from attnscope.observe.trace import Condition, Crash, Exit, Operand, ProgramRun, Source
 from attnscope.tracing.comments.annotate import diff
+from attnscope.tracing.comments.result import CommentReport, Lie, SourceDiff, Unknown
 
 
 def stats(array: np.ndarray) -> Stats:
@@ -121,6 +137,139 @@ def audit(*, broken: bool = True, **more: Any) -> Audit:
     return Audit("a model", "Model", "float32", 7, 12.5, found, of.tokens or [], ["a notice"], [of])
 
 
+def comparison(*, equal: bool = False) -> Comparison:
+    """Return a comparison of four tensors, with weights, gradients, a check and a notice."""
+
+    def compared(role: str, dims: str, shape: tuple[int, ...], largest: float, status: str) -> Any:
+        site = Site(role, "q @ k.mT", "/home/me/model.py", 7, shape)
+        index = dict.fromkeys(dims.split(), 0)
+        axes, b = tuple(dims.split()), replace(site, name=None)
+        return ComparedTensor(role, axes, shape, site, b, largest, index, 0.5, 1e-7, status)
+
+    scores = compared("scores", "n_batch n_Q n_K", (2, 3, 4), 0.25, "different")
+    out = compared("out", "n_batch n_Q d_V", (2, 3, 5), 0.1, "follows")
+    gradients = [ComparedGradient("q", "Q", (2, 3, 6), 0.5, 1e-7, "different")]
+    divergences = [Divergence("scores", "another scale", "1/√6, not 1/√3", 1e-8)]
+    if equal:
+        scores, out = (replace(each, largest=0.0, status="equal") for each in (scores, out))
+        gradients, divergences = [replace(gradients[0], largest=0.0, status="equal")], []
+    return Comparison(
+        "sdpa",
+        "model.py:attention",
+        "equal" if equal else "different",
+        sizes={"n_batch": 2, "n_Q": 3, "n_K": 4},
+        dtype="float32",
+        device="cpu",
+        seed=0,
+        tensors=[scores, out],
+        divergences=divergences,
+        explained=not equal,
+        n_causes=12,
+        weights=[WeightCopy("W_Q", "W_Q.weight", "", "qkv.weight", "rows 0 to 5", (6, 6))],
+        gradients=gradients,
+        checks=[Check.within("outputs", 0.0 if equal else 0.1, 1e-6)],
+        notices=["a notice"],
+    )
+
+
+@cache
+def a_card() -> Card:
+    """Return the card of a small model with two kinds of layers, and everything that a card may have."""
+    fields_of_config = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 24}
+    fields_of_config |= {"num_hidden_layers": 3, "intermediate_size": 40, "vocab_size": 70}
+    config = {"model_type": "llama", "torch_dtype": "bfloat16", "max_position_embeddings": 256}
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "config.json")
+        path.write_text(json.dumps(config | fields_of_config), encoding="utf-8")
+        card = attnscope.card(path, memory="1G", flops="1T", bandwidth="1G")
+    assert all([card.fit, card.work, card.weights, card.curve, card.reserved])
+    return replace(
+        card,
+        name="a model",
+        source="config.json",
+        checks=[CacheCheck("full", 9, 1000, 1000, "bfloat16")],
+        parameter_checks=[ParameterCheck("all", 10, 12)],
+        findings=[Finding("a tensor contradicts config.json")],
+        notices=["a notice"],
+    )
+
+
+def without_a_part(result: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a result without each of its optional parts, and without all; each with a name for it."""
+    if not is_dataclass(result):
+        return
+    absent = {
+        each.name: each.default if each.default is not MISSING else each.default_factory()
+        for each in fields(result)
+        if each.init and (each.default, each.default_factory) != (MISSING, MISSING)
+    }
+    absent.pop("tensors", None)  # the divergences of a comparison are about its tensors
+    for name, value in absent.items():
+        yield f"without {name}", replace(result, **{name: value})
+    yield "without all of them", replace(result, **absent)
+
+
+def complete_results() -> dict[str, Any]:
+    """Return results with the optional parts that those of `every_result` lack, by a name for each."""
+    results = every_result()
+    trace, check = results["a trace"], Check.within("F.sdpa", 2.4e-07, 1e-5)
+    notices = ["a notice"]
+    required = Condition("d_K is a multiple of 4", True, "q.unflatten(-1, (4, -1))", "model.py", 3)
+    operands = [Operand("q", ("n_Q", "d_K"), (3, 5)), Operand("k", None, (7, 4))]
+    crash = Crash(
+        "model.py", 2, "q @ k.mT", operands, "axis 1 of q and axis 1 of k disagree", "an error"
+    )
+    pixel = bytes.fromhex(
+        "89504e470d0a1a0a0000000d494844520000000100000001080000000" "03a7e9b550000000a49444154789c63600000000200"
+        "01e221bc330000000049454e44ae426082"
+    )  # fmt: skip
+    patches = [
+        Token("[CLS]", special=True),
+        *(Token(f"{row},{column}") for row in "01" for column in "01"),
+    ]
+    of_image = replace(maps(), picture=Picture(2, 2, 1, pixel), query_tokens=patches, key_tokens=patches)
+    table = head_table({"self": (1, 3)})
+    sorted_table = table.ranked("self", top=2)
+    card = results["a card"]
+    return {
+        "a trace of a file": replace(
+            trace, conditions=[required, Condition("d_V is even", False)], checks=[check],
+            findings=[Finding("a mistake")], notices=notices, file="model.py",
+            source=[Source("attention", 1, "def attention(q, k):\n    return q @ k.mT\n")],
+        ),
+        "a crash": replace(trace, crash=crash, file="model.py", notices=notices),
+        "a trace that failed": replace(trace, tracing_error="an error", file="model.py"),
+        "an exit": replace(trace, exit=Exit(3, "bye"), file="model.py"),
+        "a checked head": head(stack="encoder", checks=[check]),
+        "a latent head": head(latent=Latent(4, 2, 3, None, 6)),
+        "maps of an image": of_image,
+        "strongest keys": maps(query=2, top=2, first_query=0, notices=notices),
+        "maps without a sink": maps(left_out=[0], checks=[check], whole_file=Path("maps.npz")),
+        "a map with its steps": maps(heads=1, steps=trace),
+        "maps with metrics": maps(collected=[maps()], metrics=table),
+        "a corpus": replace(
+            head_table({"self": (1, 3), "cross": (1, 3)}, sequences=9), partial=True, skipped=2,
+            without_sink=True, notices=notices, why_no_maps="there are nine texts",
+            unsaved=OSError("no space left"),
+        ),
+        "the smallest metrics": replace(sorted_table, reverse=True, maps=[maps()]),
+        "the smallest differences": replace(differences().ranked("W_Q", top=2), reverse=True),
+        "the smallest changes of maps": replace(
+            map_differences().ranked("change", top=2), reverse=True, notices=notices
+        ),
+        "an experiment with uniform numbers": replace(results["an experiment"], draw="uniform"),
+        "a mask in cells": replace(results["a mask"], cell=2),
+        "a comparison of own weights": replace(results["a comparison"], weights_used="own"),
+        "a card with a draft": replace(
+            card, draft=Draft(1, "num_nextn_predict_layers", "full", 96, 960, 1000, 2000), n_device=2,
+            unreserved={"SGLang": "it has no such layers"}, cache_dtype_from="--dtype",
+        ),
+        "a card without a count": replace(card, uncounted="its config.json names no sizes", weights=None),
+        "several calls": ProgramRun("model.py:Attention", 3, 1, [trace, trace], ["a note"]),
+        "comments that are not read": CommentReport(3, [], [Unknown(9, "x", "[a]")], {1, 4}, [12]),
+    }  # fmt: skip
+
+
 @cache
 def every_result() -> dict[str, Any]:
     """Return a result of every kind, by a name for it."""
@@ -149,6 +298,10 @@ def every_result() -> dict[str, Any]:
         "masks of layers": masks(),
         "an audit": audit(),
         "an audit of what holds": audit(broken=False),
+        "a comparison": comparison(),
+        "a comparison of equals": comparison(equal=True),
+        "a card": a_card(),
+        "cards": Cards(["a model", "b"], [a_card(), a_card()], 256, 1),
         "a program": ProgramRun("model.py:Attention", traces=[trace], notes=["a note"]),
         "a check of comments": report,
         "a diff": SourceDiff("model.py", diff(old, new, "model.py")),
@@ -172,4 +325,15 @@ def every_part() -> dict[str, Any]:
         "one of several masks": results["masks of layers"].masks[0],
         "a row of metrics": results["metrics"].rows[0],
         "a row of the experiment": results["an experiment"].rows[0],
+        "a compared tensor": results["a comparison"].tensors[0],
+        "a compared gradient": results["a comparison"].gradients[0],
+        "a kind of layers": results["a card"].kinds[0],
+        "what an engine reserves": results["a card"].reserved[0],
+        "what fits": results["a card"].fit,
+        "a point of the curve": results["a card"].curve[0],
+        "a check of the cache": results["a card"].checks[0],
+        "a check of parameters": results["a card"].parameter_checks[0],
+        "counted weights": results["a card"].weights,
+        "a part of the weights": results["a card"].weights.attention[0],
+        "work": results["a card"].work,
     }

@@ -7,8 +7,8 @@ import pytest
 from render.every_result import differences
 from rich.console import Console
 
+from attnscope.heads.result import HeadMetrics
 from attnscope.render.ranking import head_columns, leader_columns, ranked
-from attnscope.results.heads import HeadMetrics
 
 
 def texts(table: HeadMetrics, title: str) -> list[str]:
@@ -32,8 +32,16 @@ def test_an_infinite_change_comes_first_and_is_shown():
     assert (ranked(table, "b_Q")[0].layer, ranked(table, "b_Q")[0].head) == (1, 2)
     assert texts(table, "b_Q")[-1] == "inf"
     _, first, second, *_ = leader_columns(table)
-    assert [text.split() for text in first.texts()] == [["1.2", "0.250"], ["1.2", "inf"], ["1.2", "12"]]
-    assert [text.split() for text in second.texts()] == [["0.1", "2.0e-07"], [], ["0.1", "1"]]
+    assert [text.split() for text in first.texts()] == [
+        ["L1", "H2", "0.250"],
+        ["L1", "H2", "inf"],
+        ["L1", "H2", "12"],
+    ]
+    assert [text.split() for text in second.texts()] == [
+        ["L0", "H1", "2.0e-07"],
+        [],
+        ["L0", "H1", "1"],
+    ]
 
 
 def test_what_is_equal_in_every_head_is_named_once_and_kept_for_programs():

@@ -10,10 +10,10 @@ import pytest
 from render.ansi import in_style
 from rich.console import Console
 
+from attnscope.document.styles import BLUE, CYAN, ORANGE, WRONG
+from attnscope.observe.trace import Step, Trace
 from attnscope.render.numbers import numbers_record, numbers_text, print_numbers
-from attnscope.render.styles import BLUE, CYAN, ORANGE, WRONG
 from attnscope.render.values import Shown
-from attnscope.results.trace import Step, Trace
 
 
 def result(*tensors, sizes=None, **more) -> tuple[Trace, dict[str, Shown]]:

@@ -6,8 +6,8 @@ import pytest
 from render.head_tables import head_table, of_values, printed
 from rich.cells import cell_len
 
+from attnscope.document.terminal import print_columns
 from attnscope.render.ranking import head_columns, leader_columns, ranked
-from attnscope.render.terminal.table import print_columns
 
 
 def places(rows):
@@ -104,12 +104,16 @@ def test_for_each_metric_three_heads_lead():
     table = of_values([[0.5, 0.25, 0.125], [0.75, 0.0, None]])
     metric, *leaders, meaning = leader_columns(table)
     assert (metric.texts(), meaning.texts()) == (["self"], ["weight on the query's own token"])
-    assert [column.texts() for column in leaders] == [["1.0 0.750"], ["0.0 0.500"], ["0.1 0.250"]]
+    assert [column.texts() for column in leaders] == [
+        ["L1 H0 0.750"],
+        ["L0 H0 0.500"],
+        ["L0 H1 0.250"],
+    ]
 
 
 def test_where_fewer_heads_have_values_fewer_lead():
     assert [c.texts()[0].strip() for c in leader_columns(of_values([[0.5, None]]))[1:-1]] == [
-        "0.0 0.500",
+        "L0 H0 0.500",
         "–",
     ]
 

@@ -33,7 +33,7 @@ def test_forms_are_had_by_name_with_their_tensors():
 def test_what_there_is_not_is_refused():
     with pytest.raises(SizeError, match="there is no query 4: n_Q is 4, so queries are 0 to 3"):
         worked_example(query=4)
-    with pytest.raises(OptionError, match="--layout is 'nope'"):
+    with pytest.raises(OptionError, match="layout is 'nope'"):
         worked_example("nope")
 
 

@@ -8,8 +8,8 @@ COUNTS = "torture"
 """What a test's cases are called among the properties that it reports."""
 
 
-def pytest_terminal_summary(terminalreporter):
-    """How many cases there were, by group and by status. What xdist's workers report is counted too."""
+def print_counts(terminalreporter):
+    """Print how many cases there were, by group and by status. What xdist's workers report is counted too."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     faults: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():

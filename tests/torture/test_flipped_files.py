@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from torture.cases import run_here
 from torture.files import copy_links, corpora, flipped, header, tensor_files
 from torture.test_cut_files import arguments, of_model
 
@@ -68,23 +67,14 @@ def test_a_corpus_with_changed_bytes_is_read_or_refused(cases, model_folder, nam
         )
 
 
-def test_a_run_with_changed_bytes_goes_on_or_is_refused_and_kept(cases, run_file):
+def test_a_run_with_changed_bytes_is_refused_and_kept(cases, run_file):
     path, options, whole = run_file
     drawing = random.Random("run")
     for number in range(100):
-        path.write_bytes(flipped(whole, drawing, header("run.npz", whole)))
-        ended = cases.run(
-            *options,
-            "--format",
-            "json",
-            statuses=[0, 2],
-            may_change=[path],
-            what=f"run.npz, change {number}",
-        )
-        if ended.status == 0:  # what was changed says nothing
-            path.write_bytes(whole)
-            undamaged = run_here([*map(str, options), "--format", "json"])
-            cases.same(ended, undamaged, f"run.npz, change {number}")
+        content = flipped(whole, drawing, header("run.npz", whole))
+        if content != whole:
+            path.write_bytes(content)
+            cases.run(*options, "--format", "json", statuses=[2], what=f"run.npz, change {number}")
 
 
 @pytest.mark.parametrize("name", ["picture.png"])

@@ -34,10 +34,15 @@ VOID = {
 """Elements of HTML, and of SVG in it, that nobody closes, or need not."""
 
 
-TEMPLATE = (Path(attnscope.__file__).parent / "render" / "page" / "page.html.j2").read_text()
-ELEMENTS = set(re.findall(r"<([a-z][a-z0-9]*)", TEMPLATE))
-ATTRIBUTES = {*re.findall(r'\s([a-z-]+)="', TEMPLATE), "hidden", "checked", "class"}
-"""The elements of a page, and their attributes: data adds none."""
+PACKAGE = Path(attnscope.__file__).parent
+SOURCES = [PACKAGE / "document/page/page.html.j2", PACKAGE / "document/page/document.py"]
+SOURCES += [*PACKAGE.glob("document/templates/*.j2"), *PACKAGE.glob("render/notebook/**/*.j2")]
+SOURCES += PACKAGE.glob("render/notebook/*.py")  # which draw SVG
+TEMPLATES = "\n".join(each.read_text(encoding="utf-8") for each in SOURCES)
+ELEMENTS = {each.lower() for each in re.findall(r"<([a-z][A-Za-z0-9]*)", TEMPLATES)}
+ATTRIBUTES = {each.lower() for each in re.findall(r'\s([a-zA-Z-]+)="', TEMPLATES)}
+ATTRIBUTES |= {"hidden", "checked", "class"}
+"""The elements of pages, and their attributes: data adds none."""
 
 
 class Tags(HTMLParser):

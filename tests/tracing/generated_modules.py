@@ -13,7 +13,7 @@ from operator import mul
 
 from hypothesis import strategies as st
 
-from attnscope.tracing.axes.expressions import Expression, of_number, of_word
+from attnscope.observe.axes.expressions import Expression, of_number, of_word
 
 NAMES = {
     "b": ["B", "batch", "n_batch"],

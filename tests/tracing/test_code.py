@@ -69,6 +69,15 @@ def test_every_file_is_tested_and_knows_nothing_of_us():
 # The right ones.
 
 
+@pytest.mark.parametrize("name", ["Absorbed", "Joined", "Filled", "Fused", "Premultiplied"])
+def test_latent_attention_is_the_same_when_a_projection_is_absorbed(name):
+    corpus = load("absorbed")
+    expanded, absorbed = corpus.Expanded(), getattr(corpus, name)()
+    absorbed.load_state_dict(expanded.state_dict())
+    x = torch.randn(N_BATCH, N_Q, 40)
+    close(absorbed(x), expanded(x))
+
+
 def test_tutorial_sdpa():
     module = load("tutorial_sdpa").ScaledDotProductAttention()
     Q = torch.randn(N_BATCH, N_Q, D_HEAD)
@@ -160,6 +169,42 @@ def test_grouped():
     theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     assert module(x).shape == x.shape
     close(module(x), module.o_proj(merged(theirs)))
+
+
+def neighbours_turned(x):
+    """Rotary positions along the last axis but one: dimension 2·i is paired with 2·i + 1."""
+    d = x.size(-1)
+    angle = torch.outer(torch.arange(x.size(-2)), 10000.0 ** (-torch.arange(0, d, 2) / d))
+    even, odd = x[..., ::2], x[..., 1::2]
+    pairs = [even * angle.cos() - odd * angle.sin(), odd * angle.cos() + even * angle.sin()]
+    return torch.stack(pairs, -1).flatten(-2)
+
+
+def test_expanded_groups():
+    n_head, n_kv_head, d_head = 6, 2, 4
+    sizes = (n_head * d_head, n_head, n_kv_head, d_head)
+    module = load("expanded_groups").GroupedAttention(*sizes)
+    x = torch.randn(3, N_Q, n_head * d_head)
+    q = neighbours_turned(split(module.q_proj(x), n_head))
+    k = neighbours_turned(split(module.k_proj(x), n_kv_head))
+    v = split(module.v_proj(x), n_kv_head)
+    theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    close(module(x), module.output_proj(merged(theirs)))
+
+
+def test_low_rank():
+    n_head, kv_rank, nope, rope, d_v = 3, 14, 6, 4, 5
+    module = load("low_rank").LatentAttention(40, n_head, 11, kv_rank, nope, rope, d_v)
+    x = torch.randn(2, N_Q, 40)
+    q = split(module.to_q(F.rms_norm(module.to_q_rank(x), (11,))), n_head)
+    latent, k_rope = module.to_kv_rank(x).split([kv_rank, rope], -1)
+    kv = split(module.to_kv(F.rms_norm(latent, (kv_rank,))), n_head)
+    q = torch.cat([q[..., :nope], neighbours_turned(q[..., nope:])], -1)
+    k_rope = neighbours_turned(k_rope)[:, None].expand(-1, n_head, -1, -1)
+    theirs = F.scaled_dot_product_attention(
+        q, torch.cat([kv[..., :nope], k_rope], -1), kv[..., nope:], is_causal=True
+    )
+    close(module(x), module.out(merged(theirs)))
 
 
 @pytest.mark.parametrize("n_kv_head", [1, 2])

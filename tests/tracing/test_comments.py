@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnscope.errors import FileError, SourceError
-from attnscope.results.trace import Step
-from attnscope.tracing.axes.expressions import parse_expression
+from attnscope.observe.axes.expressions import parse_expression
+from attnscope.observe.trace import Step
 from attnscope.tracing.comments import annotate_file, annotate_source, check_source, diff, write
 from attnscope.tracing.comments.parse import shape_comments
 

@@ -270,12 +270,16 @@ FAMILIES = {
         head_dim=False,
         dims={"query": SPLIT, "key_states": SPLIT, "attn_weights": WEIGHTS},
     ),
-    "Phi": Family(
+    "Phi": Family(  # the code runs only where a head is twice as wide as d_rot, so that no size names it
         "phi",
         "PhiAttention",
         ("PhiConfig", "hidden_size=64, num_attention_heads=4, num_key_value_heads=2"),
         [HIDDEN.format(width="hidden_size"), ROTARY.format(width="d_rot:8"), MASK],
-        {"query": SPLIT, "q_embed": "n_batch num_attention_heads n d_rot", "attn_weights": WEIGHTS},
+        {
+            "query": "n_batch num_attention_heads n 16",
+            "q_embed": "n_batch num_attention_heads n 8",
+            "attn_weights": WEIGHTS,
+        },
         ["layer_idx=0"],
         rows=50,
     ),

@@ -8,7 +8,7 @@ from hypothesis import given, note
 from tracing.generated_modules import Module, modules
 
 import attnscope
-from attnscope.tracing.axes.expressions import parse_expression
+from attnscope.observe.axes.expressions import parse_expression
 
 NUMBERS = count()
 

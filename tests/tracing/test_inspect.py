@@ -350,6 +350,23 @@ def test_complex_rotary_positions_are_an_input(n, width, heads, turns, tmp_path,
     assert trace["turned"].dtype == "complex64"
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("width", "heads", "kv_heads"), [(48, 6, 2), (36, 6, 2), (96, 4, 2)])
+def test_heads_of_pairs_stay_even_beside_groups_of_heads(width, heads, kv_heads):
+    """An even width with an even number of heads has odd heads: what is needed is a multiple of 2·heads."""
+    trace = attnscope.inspect(
+        f"{CODE}/rotary_complex.py:GroupedRotaryAttention",
+        init={"width": width, "heads": heads, "kv_heads": kv_heads},
+        inputs={"x": "b:3,n:10,width"},
+    )
+    assert dims(trace)["rate"] == "width/heads/2"
+    assert dims(trace)["k"] == "b n kv_heads width/heads"
+    assert dims(trace)["shared"] == "b n heads width/heads"
+    conditions = [each.text for each in trace.conditions]
+    assert "width is a multiple of 2·heads" in conditions
+    assert "heads is a multiple of kv_heads" in conditions
+
+
 def test_one_tensor_may_be_several_inputs(mine):
     inputs = {"Q": "b:2,n:3,d:4", "K": "Q", "V": "K"}
     trace = attnscope.inspect(mine.attend, inputs=inputs)

@@ -44,7 +44,7 @@ def assert_equal(one, other):
 OPTIONS = {"plain": {}, "with all values": {"stats": True, "keep": True, "subexpressions": True}}
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "how"), product(PROGRAMS, OPTIONS))
 def test_a_traced_program_computes_the_same(name, how):
@@ -75,6 +75,7 @@ def test_inspect_neither_breaks_it_nor_finds_a_mistake(name):
     assert result["x"].dims == ("b", "l", "d")
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("target", ["attend", "attend_causally"])
 def test_a_program_that_runs_all_of_them_prints_the_same(tmp_path, monkeypatch, capfd, target):

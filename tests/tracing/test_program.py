@@ -10,9 +10,9 @@ import torch
 
 import attnscope
 from attnscope.errors import SourceError
+from attnscope.observe.instrument.code_swap import Relay, Silence
+from attnscope.observe.torch_internals.compiler import hide_from_compiler
 from attnscope.tracing import program
-from attnscope.tracing.instrument.code_swap import Relay, Silence
-from attnscope.tracing.instrument.torch_internals.compiler import hide_from_compiler
 from attnscope.tracing.program import Finder, Target, Watching, line_of
 
 SOURCE = """\

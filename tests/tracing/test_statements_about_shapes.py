@@ -2,8 +2,8 @@
 
 import pytest
 
-from attnscope.results.trace import Step
-from attnscope.tracing.axes.expressions import parse_expression
+from attnscope.observe.axes.expressions import parse_expression
+from attnscope.observe.trace import Step
 from attnscope.tracing.comments import check_source
 from attnscope.tracing.comments.parse import shape_comments, shape_like
 

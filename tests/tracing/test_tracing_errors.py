@@ -8,7 +8,7 @@ import torch
 
 import attnscope
 from attnscope.cli.app import main
-from attnscope.tracing.diagnose.findings import Watcher
+from attnscope.observe.diagnose.findings import Watcher
 
 SOURCE = """
 import random

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.tracing.axes import budget
-from attnscope.tracing.axes.inference import Run
+from attnscope.observe.axes import budget
+from attnscope.observe.axes.inference import Run
 from attnscope.tracing.trials import Trials
 
 CODE = """
@@ -66,7 +66,7 @@ LIMITED = """
 import resource, sys
 import torch
 import attnscope
-from attnscope.tracing.axes import budget
+from attnscope.observe.axes import budget
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + 3 * 2**30,) * 2)
 trace = attnscope.inspect(sys.argv[1], init={"n": 4, "d": 4}, inputs={"x": "B:3,T:5,d"})
@@ -99,7 +99,7 @@ def test_with_less_memory_fewer_axes_vary_and_a_notice_says_so(code):
     assert trace["y"].dims == ("3", "5", "4")
     assert (trace.crash, trace.findings, trace.options) == (None, [], {})
     [notice] = trace.notices
-    assert "more memory than their limit of 2.0 KiB. --memory raises it" in notice
+    assert "more memory than their limit of 2.0 KiB. memory raises it" in notice
 
 
 def test_no_run_takes_more_memory_than_allowed_however_quick_it_is():
@@ -127,13 +127,22 @@ def test_of_runs_that_fail_no_module_stays_in_memory(code):
 
 
 def test_after_its_time_a_search_shows_what_it_knows(code, monkeypatch):
-    monkeypatch.setattr(budget, "LEAST_SECONDS", 0)
-    monkeypatch.setattr(budget, "TIMES_THE_SECONDS", 0)
+    monkeypatch.setattr(budget, "SECONDS", 0)
     trace = attnscope.inspect(f"{code}:double", inputs={"x": "2,n:5"})
     assert trace["x"].dims == ("2", "n")
     assert (trace.crash, trace.findings, trace.options) == (None, [], {})
     [notice] = trace.notices
     assert notice.startswith("the search for axis names stopped after 0 seconds: ")
+
+
+@pytest.mark.parametrize(("n_runs", "required"), [(5, False), (40, True)])
+def test_a_condition_is_listed_once_however_early_the_search_ends(code, monkeypatch, n_runs, required):
+    begin = budget.Budget.__init__
+    monkeypatch.setattr(budget.Budget, "__init__", lambda *limits: begin(*limits, n_runs=n_runs))
+    trace = attnscope.inspect(f"{code}:Counted", init={"d": 12, "n_head": 3}, inputs={"x": "B:2,T:7,d"})
+    conditions = [(each.text, each.required) for each in trace.conditions]
+    assert ("d is a multiple of n_head", required) in conditions
+    assert len(conditions) == len({text for text, _ in conditions})
 
 
 def test_ctrl_c_in_a_run_with_other_sizes_ends_only_the_search(code):

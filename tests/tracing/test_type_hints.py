@@ -12,7 +12,7 @@ import torch
 
 import attnscope
 from attnscope.errors import OptionError
-from attnscope.results.trace import Step
+from attnscope.observe.trace import Step
 from attnscope.tracing.comments.type_hints import hint_source
 
 MINE = '''"""Mine."""
@@ -236,5 +236,5 @@ def test_what_is_not_known_in_each_call_gets_no_annotation():
 
 def test_an_unknown_style_is_refused_in_python_too(mine):
     trace = attnscope.inspect(f"{mine}:Attention", **CALL)
-    with pytest.raises(OptionError, match="'numpy' is not an annotation style"):
+    with pytest.raises(OptionError, match="style is 'numpy', but takes 'comments' or 'jaxtyping'"):
         attnscope.annotate(trace, "numpy")

@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from attnscope.tracing.instrument.code_swap import Relay, lent
-from attnscope.tracing.instrument.rewrite import rewrite
+from attnscope.observe.instrument.code_swap import Relay, lent
+from attnscope.observe.instrument.rewrite import rewrite
 
 _NUMBERS = count()
 

@@ -11,12 +11,27 @@ Cause = Callable[[Case], Iterator[Hypothesis]]
 
 PROJECTION: tuple[Cause, ...] = (
     projections.bias_missing,
+    projections.other_bias,
     projections.weight_transposed,
     projections.other_projection,
+    projections.other_features,
     projections.other_input,
 )
-SPLIT: tuple[Cause, ...] = (heads.heads_split, heads.groups, projections.swapped)
-USED: tuple[Cause, ...] = (heads.groups, rotary.rotary, rotary.norm_missing, projections.swapped)
+SPLIT: tuple[Cause, ...] = (
+    heads.heads_split,
+    heads.groups,
+    projections.one_position_off,
+    projections.swapped,
+)
+USED: tuple[Cause, ...] = (
+    heads.groups,
+    rotary.rotary,
+    rotary.norm_missing,
+    rotary.norm_order,
+    rotary.pairs_joined_otherwise,
+    projections.one_position_off,
+    projections.swapped,
+)
 CAUSES: dict[str, tuple[Cause, ...]] = {
     **dict.fromkeys(("Q_feat", "K_feat", "V_feat", "x"), PROJECTION),
     **dict.fromkeys(("Q_split", "K_split", "V_split"), SPLIT),
@@ -31,11 +46,13 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         masks.multiplied,
         masks.finite_fill,
         masks.other_mask,
+        masks.reversed_bias,
         masks.added_bias,
         scale.soft_cap,
     ),
     "attention": (softmax.softmax_axis, softmax.sink, softmax.softmax_precision, softmax.temperature),
     "attention_drop": (softmax.dropout, softmax.weights_scaled, softmax.softmax_precision),
+    "x_raw": (softmax.fused_dropout,),
     "x_merged": (heads.merged,),
     "output": (projections.output_projection_missing,),
 }

@@ -7,7 +7,13 @@ from functools import cached_property
 
 import torch
 
-from attnscope.comparison.divergence.roots import Difference, difference, require_tensor, tensor_of
+from attnscope.comparison.divergence.first_difference import (
+    Difference,
+    difference,
+    numbers,
+    require_tensor,
+    tensor_of,
+)
 from attnscope.comparison.divergence.state import State, n_head_of
 
 NEGLIGIBLE = 1e-2
@@ -67,11 +73,15 @@ class Case:
 
     def of_a(self, role: str | None = None) -> torch.Tensor:
         """Return a tensor of a, in float64; by default the one that differs."""
-        return require_tensor(self.a, role or self.role).double()
+        return numbers(require_tensor(self.a, role or self.role))
 
     def of_b(self, role: str | None = None) -> torch.Tensor:
         """Return a tensor of b, arranged like a's."""
-        return require_tensor(self.b, role or self.role).double()
+        return numbers(require_tensor(self.b, role or self.role))
+
+    def is_same(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Return whether two tensors on the way to this one are equal, up to rounding."""
+        return difference("", one, other, self.tolerance).is_equal
 
     def has_unrotated(self, name: str) -> bool:
         """Return whether Q, K or V is known on both sides as it was before any rotation."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from attnscope.comparison.causes.case import Case, Hypothesis
-from attnscope.comparison.divergence.roots import HIDDEN, hidden_keys
+from attnscope.comparison.divergence.first_difference import HIDDEN, hidden_keys
 
 NEAR = 1e-9
 
@@ -39,13 +39,32 @@ def mask_missing(case: Case) -> Iterator[Hypothesis]:
                 continue
             words = "" if _causal_offset(hidden) is None else ", as a causal mask does"
             text = f"{other} has no mask: {one} hides {_rows(hidden)}{words}"
+            late = _masked_late(case, other, hidden)
+            if late is not None:
+                text = (
+                    f"{other} masks after the softmax{late}, {one} before: {other}'s weights do not sum"
+                    f" to one"
+                )
             scores = case.of_b("scores") if other == "b" else case.of_a("scores")
+            name = "mask missing" if other == "b" else "mask added"
             yield Hypothesis(
-                "mask missing" if other == "b" else "mask added",
+                name if late is None else "mask after the softmax",
                 text,
                 _filled(scores, hidden),
                 _filled(case.of_a() if one == "a" else case.of_b(), hidden),
             )
+
+
+def _masked_late(case: Case, of: str, hidden: torch.Tensor) -> str | None:
+    """Return the line where a side sets the weights of hidden keys to 0; None if it does not."""
+    state = case.a if of == "a" else case.b
+    weights = state.tensor("attention_drop")
+    if weights is None or weights.shape != hidden.shape or bool(weights[hidden].any()):
+        return None
+    if bool(((weights.double().sum(-1) - 1).abs() < 1e-6).all()):  # divided by their sum again
+        return None
+    place = state.role("attention_drop").value.place
+    return "" if place is None else f" (line {place.line})"
 
 
 def mask_inverted(case: Case) -> Iterator[Hypothesis]:
@@ -110,10 +129,14 @@ def other_mask(case: Case) -> Iterator[Hypothesis]:
     hidden_a, hidden_b = _hides(case, "a"), _hides(case, "b")
     more, fewer = hidden_b & ~hidden_a, hidden_a & ~hidden_b
     parts = []
-    for which, words in ((more, "b hides {} that a shows"), (fewer, "b shows {} that a hides")):
+    for which, of, words in (
+        (more, ~hidden_a, "b hides {} of the keys that a shows"),
+        (fewer, hidden_a, "b shows {} of the keys that a hides"),
+    ):
         if bool(which.any()):
             _, query, key = (int(each) for each in which.nonzero()[0])
-            parts.append(words.format(f"{_rows(which)}") + f" (first key {key} of query {query})")
+            share = f"{int(which.sum()) / int(of.sum()):.0%}"
+            parts.append(words.format(share) + f" (first key {key} of query {query})")
     if not parts:
         return
     windows = [_window(each) for each in (hidden_a, hidden_b)]
@@ -174,14 +197,15 @@ def added_as_numbers(case: Case) -> Iterator[Hypothesis]:
 
 
 def multiplied(case: Case) -> Iterator[Hypothesis]:
-    """Suppose that b multiplies its scores by the mask."""
-    scores, b = case.of_b("scores"), case.of_b()
-    zeros = (b == 0) & (scores != 0)
-    if bool(zeros.any()):
-        text = "b multiplies its scores by the mask: a score of 0 hides nothing"
-        yield Hypothesis(
-            "mask multiplied", text, scores.masked_fill(zeros, 0.0), b, _filled(scores, zeros)
-        )
+    """Suppose that one side multiplies its scores by the mask."""
+    for one, of in (("b", case.of_b), ("a", case.of_a)):
+        scores, masked = of("scores"), of()
+        zeros = (masked == 0) & (scores != 0)
+        if not bool(zeros.any()) or (one == "a" and not torch.equal(zeros, _hides(case, "b"))):
+            continue
+        text = f"{one} multiplies its scores by the mask: a score of 0 hides nothing"
+        corrected = _filled(scores, zeros) if one == "b" else None
+        yield Hypothesis("mask multiplied", text, scores.masked_fill(zeros, 0.0), masked, corrected)
 
 
 def _resembles(pattern: torch.Tensor, other: torch.Tensor) -> bool:
@@ -237,6 +261,23 @@ def _added_numbers(case: Case, one: str) -> Iterator[Hypothesis]:
 
 def _bias_kind(one: str) -> str:
     return "position bias missing" if one == "a" else "position bias added"
+
+
+def reversed_bias(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b adds the bias of key j and query i to the score of query j and key i."""
+    hidden = _hides(case, "a")
+    n_Q, n_K = hidden.shape[-2:]
+    if n_Q != n_K or bool((hidden != _hides(case, "b")).any()):
+        return
+    added_a, added_b = (_added(case, each).masked_fill(hidden, 0.0) for each in "ab")
+    if not bool(added_a.any()) or not bool(added_b.any()):
+        return
+    both = ~(hidden | hidden.mT)  # the scores whose bias is known in both directions
+    text = (
+        "b's position bias is a's in the opposite direction: what a adds for query i and key j, b adds"
+        " for query j and key i"
+    )
+    yield Hypothesis("position bias reversed", text, (added_a.mT * both), added_b * both)
 
 
 def added_bias(case: Case) -> Iterator[Hypothesis]:

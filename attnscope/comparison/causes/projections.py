@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from attnscope.comparison.anatomy.operands import operand_of, received_by
-from attnscope.comparison.anatomy.tape import Call, Value
 from attnscope.comparison.causes.case import Case, Hypothesis
-from attnscope.comparison.divergence.roots import difference
+from attnscope.comparison.divergence.first_difference import difference, numbers
+from attnscope.observe.operators.operands import operand_of, received_by
+from attnscope.observe.operators.tape import Call, Value
+
+OTHER_FEATURES = "features split otherwise"
+"""The cause that is in the line of the split, not of the projection."""
 
 NAMES = {"Q_feat": "Q", "K_feat": "K", "V_feat": "V", "x": "O"}
 
@@ -32,6 +35,23 @@ def bias_missing(case: Case) -> Iterator[Hypothesis]:
         yield Hypothesis("bias missing" if one == "a" else "bias added", text, plain + bias, full)
 
 
+def other_bias(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b adds the bias of another projection."""
+    own = NAMES[case.role]
+    in_a, in_b = (each.anatomy.projections.get(own) for each in (case.a, case.b))
+    if in_a is None or in_b is None or in_a.bias is None or in_b.bias is None:
+        return
+    bias = in_a.bias.tensor.double()[in_a.features]
+    for other in "QKVO":
+        rival = case.a.anatomy.projections.get(other)
+        if other == own or rival is None or rival.bias is None:
+            continue
+        wrong = rival.bias.tensor.double()[rival.features]
+        if wrong.shape == bias.shape:
+            text = f"b adds the bias of {other} ({rival.bias_name} in a) in the projection of {own}"
+            yield Hypothesis("another bias", text, case.of_a() - bias + wrong, case.of_b())
+
+
 def output_projection_missing(case: Case) -> Iterator[Hypothesis]:
     """Suppose that one side returns the merged heads, without a projection."""
     for one, other in (("a", "b"), ("b", "a")):
@@ -42,7 +62,7 @@ def output_projection_missing(case: Case) -> Iterator[Hypothesis]:
             continue
         text = f"{other} returns the merged heads: {one} multiplies them by {projection.weight.weight}"
         kind = "output projection missing" if one == "a" else "output projection added"
-        yield Hypothesis(kind, text, merged.double(), output.double(), case.of_a())
+        yield Hypothesis(kind, text, numbers(merged), numbers(output), case.of_a())
 
 
 def weight_transposed(case: Case) -> Iterator[Hypothesis]:
@@ -126,9 +146,68 @@ def other_input(case: Case) -> Iterator[Hypothesis]:
     replaced = rows.reshape(own.tensor.shape)
     [out] = in_a.call.run(lambda value: replaced if value is own else value.tensor)
     one, two = (operand_of(each) for each in (in_a, in_b))
-    text = f"b projects {name} from {two}, a from {one}"
     predicted = out.double().flatten(0, -2)[tokens_a][:, in_a.features]
+    if torch.equal(one.value.tensor, two.value.tensor):
+        yield from _other_order(case, name, predicted)
+        return
+    text = f"b projects {name} from {two}, a from {one}"
     yield Hypothesis("another input", text, predicted, case.of_b())
+
+
+def _other_order(case: Case, name: str, predicted: torch.Tensor) -> Iterator[Hypothesis]:
+    """Suppose that b has the tokens of a's projection in another order."""
+    n = case.of_a(name).shape[1]
+    a, b = (each.unflatten(0, (-1, n)) for each in (case.of_a(), case.of_b()))
+    kind, text = "tokens in another order", f"b has the tokens of {name} in another order than a"
+    for step in (1, -1):
+        if case.is_same(a.roll(step, 1), b):
+            kind = f"{name} one position {'late' if step == 1 else 'early'}"
+            text = f"position i of b's {name} is position i{-step:+d} of a's, around its ends"
+    yield Hypothesis(kind, text, predicted, case.of_b())
+
+
+def one_position_off(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that Q, K or V of one side is the other's, one position later, and begins with zeros."""
+    name = case.role[0]
+    if case.of_a(name).shape[1] < 2:
+        return
+    for one, of, other, of_other in (("b", case.of_b, "a", case.of_a), ("a", case.of_a, "b", case.of_b)):
+        late = of_other(name).roll(1, 1)
+        late[:, :1] = 0.0
+        text = f"position i of {one}'s {name} is position i-1 of {other}'s, and the first is 0"
+        yield Hypothesis(f"{name} one position late", text, late, of(name))
+
+
+def other_features(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b takes other features of the output of one and the same projection."""
+    name = NAMES[case.role]
+    in_a, in_b = case.a.anatomy.projections.get(name), case.b.anatomy.projections.get(name)
+    role = case.b.anatomy.roles[case.role]
+    if name == "O" or in_a is None or in_b is None or role.elements is None:
+        return
+    whole_a, whole_b = (each.out.tensor.double() for each in (in_a, in_b))
+    if torch.equal(in_a.features, in_b.features) or not case.is_same(whole_a, whole_b):
+        return
+    width = whole_b.shape[-1]
+    of_a, of_b = (_ranges(each.features.tolist()) for each in (in_a, in_b))
+    text = f"of the {width} features of one projection, b takes {of_b} for {name}, and a {of_a}"
+    predicted = whole_a.flatten(0, -2)[role.elements[:, 0] // width][:, in_b.features]
+    yield Hypothesis(OTHER_FEATURES, text, predicted, case.of_b())
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return numbers in ascending order as text.
+
+    >>> _ranges([0, 1, 2, 6, 8, 9])
+    '0–2, 6, 8–9'
+    """
+    starts = [i for i, each in enumerate(numbers) if i == 0 or each != numbers[i - 1] + 1]
+    ends = [*(i - 1 for i in starts[1:]), len(numbers) - 1]
+    parts = [
+        f"{numbers[i]}–{numbers[j]}" if i < j else str(numbers[i])
+        for i, j in zip(starts, ends, strict=True)
+    ]
+    return ", ".join(parts if len(parts) <= 4 else [*parts[:3], "…"])
 
 
 def _replacing(values: Sequence[Value], others: Sequence[Value]) -> Callable[[Value], torch.Tensor]:

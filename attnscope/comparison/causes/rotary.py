@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from math import log, pi
+from operator import mul
 
 import torch
 
 from attnscope.comparison.causes.case import Case, Hypothesis
+from attnscope.comparison.divergence.state import State
 
 LAYOUTS = {"half-split": "pairs feature m with m + d/2", "interleaved": "pairs feature 2m with 2m + 1"}
 CLOSE = 1e-8
@@ -131,26 +134,141 @@ def _base_and_offset(turns: torch.Tensor, noise: float) -> tuple[float | None, f
     return base, float(rounded) if float(wrapped.abs().max()) < close else None
 
 
+@dataclass(frozen=True)
+class Turned:
+    """What one side rotates, and how.
+
+    Attributes:
+        before: Q, K or V before its rotation: as it is split, or after a norm.
+        rotation: its rotation until the product.
+    """
+
+    before: torch.Tensor
+    rotation: Rotation
+
+
+def _turned(case: Case, name: str, side: str) -> Iterator[Turned]:
+    """Yield each stage from which on one side does nothing but rotate, the earliest first."""
+    state, after = (case.a, case.of_a()) if side == "a" else (case.b, case.of_b())
+    for before in (_unturned(case, name, side), *state.stages(name)):
+        rotation = rotation_between(before.double(), after)
+        if rotation is not None:
+            yield Turned(before.double(), rotation)
+
+
+def _unturned(case: Case, name: str, side: str) -> torch.Tensor:
+    return case.unrotated_a(name) if side == "a" else case.unrotated_b(name)
+
+
+def _both_turned(case: Case, name: str) -> tuple[Turned, Turned] | None:
+    """Return how both sides rotate the same tensor; None if neither or only one does nothing else."""
+    of_b = list(_turned(case, name, "b"))
+    pairs = ((a, b) for a in _turned(case, name, "a") for b in of_b if case.is_same(a.before, b.before))
+    return next(pairs, None)
+
+
+def _each_turned(case: Case, name: str) -> tuple[Turned, Turned] | None:
+    """Return how each side rotates its own heads, if the two share them in another order, too."""
+    a, b = (next(_turned(case, name, side), None) for side in "ab")
+    n_head = case.n_head
+    if a is None or b is None or not n_head or a.before.shape != b.before.shape:
+        return None
+    of_a, of_b = (each.before.unflatten(0, (-1, n_head)).unbind(1) for each in (a, b))
+    same_heads = all(any(case.is_same(one, other) for one in of_a) for other in of_b)
+    return (a, b) if same_heads else None
+
+
 def rotary(case: Case) -> Iterator[Hypothesis]:
     """Suppose that the two rotate their features by other angles, or in other pairs."""
     name = case.role[0]
     if not case.has_unrotated(name):
         return
-    in_a = rotation_between(case.unrotated_a(name), case.of_a())
-    in_b = rotation_between(case.unrotated_b(name), case.of_b())
+    pair = _both_turned(case, name)
+    if pair is None:
+        for side in "ab":
+            yield from _rotated_whole(case, side, name)
+            yield from _along_another_axis(case, side, name)
+        pair = _each_turned(case, name)
+    if pair is None:
+        return
+    a, b = pair
+    if a.rotation.turns_like(b.rotation):
+        if case.is_same(a.before, b.before):
+            yield from _rounded_tables(case, name, a, b)
+        return
+    predicted = torch.cat([a.rotation.apply(a.before), b.rotation.apply(b.before)])
+    kind, text = _difference(name, a.rotation, b.rotation)
     both = torch.cat([case.of_a(), case.of_b()])
-    if in_a is None and in_b is not None:
-        yield from _rotated_whole(case, "a", name)
-    elif in_b is None and in_a is not None:
-        yield from _rotated_whole(case, "b", name)
-    if in_a is None or in_b is None:
+    yield Hypothesis(kind, text, predicted, both, a.rotation.apply(b.before))
+
+
+def _along_another_axis(case: Case, side: str, name: str) -> Iterator[Hypothesis]:
+    """Suppose that one side takes the axis of heads, or of sequences, for that of positions."""
+    if not case.n_head:
         return
-    if in_a.turns_like(in_b):
-        yield from _rounded_tables(case, name, in_a, in_b)
+    other = "b" if side == "a" else "a"
+    state, after = (case.a, case.of_a()) if side == "a" else (case.b, case.of_b())
+    axes = {0: ("sequences", case.n_batch), 1: ("heads", case.n_head)}
+    turned = list(_turned(case, name, other))
+    for axis, (words, size) in axes.items():
+        if size < 2:
+            continue
+
+        def moved(tensor: torch.Tensor, axis: int = axis) -> torch.Tensor:
+            """Return `lead n d` with another axis in the place of n."""
+            return tensor.double().unflatten(0, (-1, case.n_head)).transpose(axis, 2).flatten(0, 1)
+
+        for before in (_unturned(case, name, side), *state.stages(name)):
+            rotation = rotation_between(moved(before), moved(after))
+            usual = [each.rotation for each in turned if case.is_same(each.before, before)]
+            if rotation is None or rotation.is_near(1.0) or not usual:
+                continue
+            text = (
+                f"{side} rotates {name} by the index of its {words}, as if these were positions;"
+                f" {other} rotates it along the sequence"
+            )
+            right = usual[0].apply(before)
+            yield Hypothesis(
+                f"rotary positions along the {words}",
+                text,
+                rotation.apply(moved(before)),
+                moved(after),
+                right if side == "b" else None,
+            )
+            return
+
+
+def pairs_joined_otherwise(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that one side joins the pairs that it rotated as halves, and the other side by side."""
+    name = case.role[0]
+    a, b = case.of_a(), case.of_b()
+    if a.shape[-1] % 2 or name == "V":
         return
-    predicted = torch.cat([in_a.apply(case.unrotated_a(name)), in_b.apply(case.unrotated_b(name))])
-    corrected = in_a.apply(case.unrotated_b(name))
-    yield Hypothesis(*_difference(name, in_a, in_b), predicted, both, corrected)
+    halves, beside = "as two halves", "side by side"
+    apart = torch.cat([a[..., ::2], a[..., 1::2]], -1)
+    joined = torch.stack(a.chunk(2, -1), -1).flatten(-2)
+    for predicted, in_b, in_a in ((apart, halves, beside), (joined, beside, halves)):
+        text = f"b's {name} has the features of a's in another order: pairs {in_b}, in a {in_a}"
+        yield Hypothesis("pairs joined otherwise", text, predicted, b)
+
+
+def norm_order(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that one side normalises queries or keys after their rotation, and the other before."""
+    name = case.role[0]
+    if not case.has_unrotated(name):
+        return
+    before, after = case.unrotated_a(name), case.of_a()
+    for stage, exchanged in case.a.exchanged(name):
+        stage, exchanged = stage.double(), exchanged.double()
+        if _norm(before, stage) and rotation_between(stage, after) is not None:
+            place, words = "after", "before"
+        elif rotation_between(before, stage) is not None and _norm(stage, after):
+            place, words = "before", "after"
+        else:
+            continue
+        if not case.is_same(stage, before) and not case.is_same(stage, after):
+            text = f"b normalises {name} {place} its rotary positions, a {words} them"
+            yield Hypothesis(f"norm {place} the rotary positions", text, exchanged, case.of_b())
 
 
 def _difference(name: str, a: Rotation, b: Rotation) -> tuple[str, str]:
@@ -163,12 +281,13 @@ def _difference(name: str, a: Rotation, b: Rotation) -> tuple[str, str]:
     return " + ".join(kind for kind, _ in found), "; ".join(text for _, text in found)
 
 
-def _rounded_tables(case: Case, name: str, a: Rotation, b: Rotation) -> Iterator[Hypothesis]:
+def _rounded_tables(case: Case, name: str, in_a: Turned, in_b: Turned) -> Iterator[Hypothesis]:
     """Suppose that the two rotate by the same angles, one side with less exact cosines."""
+    a, b = in_a.rotation, in_b.rotation
     one, coarse, fine = ("a", a, b) if a.noise > b.noise else ("b", b, a)
     off = float((coarse.turns - fine.turns).abs().max())
     text = f"{one} rotates {name} by the same angles with less exact cosines, which are off by {off:.1e}"
-    predicted = b.apply(case.unrotated_a(name))
+    predicted = b.apply(in_a.before)
     yield Hypothesis("rotary angles rounded", text, predicted, case.of_b())
 
 
@@ -205,22 +324,37 @@ def _differ(a: Rotation, b: Rotation) -> bool:
 def _rotated_whole(case: Case, side: str, name: str) -> Iterator[Hypothesis]:
     """Suppose that one side rotates all features together, before they are split into heads."""
     n_head = case.n_head
-    if not n_head:
+    state = case.a if side == "a" else case.b
+    if not n_head or n_head == 1 or not _changes_merged(state, name, n_head):
         return
-    of, unrotated = (case.of_b, case.unrotated_b) if side == "b" else (case.of_a, case.unrotated_a)
 
     def whole(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.unflatten(0, (-1, n_head)).transpose(1, 2).flatten(2)
 
-    before, after = whole(unrotated(name)), whole(of())
+    before = whole(_unturned(case, name, side))
+    after = whole(case.of_a() if side == "a" else case.of_b())
     rotation = rotation_between(before, after)
-    if rotation is not None:
+    if rotation is not None and not rotation.is_near(1.0):
         other = "a" if side == "b" else "b"
         text = (
             f"{side} rotates all {before.shape[-1]} features together, before it splits them into heads;"
             f" {other} rotates each head"
         )
         yield Hypothesis("rotary before the split", text, rotation.apply(before), after)
+
+
+def _changes_merged(state: State, name: str, n_head: int) -> bool:
+    """Return whether the first tensor that changes Q, K or V has the features of all heads in one axis.
+
+    Pairs of features may have axes of their own there.
+    """
+    first = state.first_change(name)
+    if first is None:
+        return False
+    sizes = [2] * first.is_complex() + list(reversed(first.shape))  # complex numbers are pairs
+    widths = list(accumulate(sizes, mul))
+    d_head = state.role(name).tensor.shape[-1]
+    return n_head * d_head in widths and d_head not in widths
 
 
 def norm_missing(case: Case) -> Iterator[Hypothesis]:
@@ -246,12 +380,17 @@ def norm_missing(case: Case) -> Iterator[Hypothesis]:
 
 
 def _norm(before: torch.Tensor, after: torch.Tensor) -> str | None:
-    """Return the name of the norm that turns one tensor into another, up to a weight; or None."""
+    """Return which norm, up to its weight and bias, turns one tensor into another; None if none does."""
     before, after = before.double(), after.double()
     centred = before - before.mean(-1, keepdim=True)
     for name, tensor in (("RMSNorm", before), ("LayerNorm", centred)):
         scaled = tensor / tensor.pow(2).mean(-1, keepdim=True).sqrt()
-        weight = (after * scaled).mean((0, 1)) / (scaled * scaled).mean((0, 1))
-        if float((after - scaled * weight).abs().max()) <= 1e-3 * float(after.abs().max()):
+        mean, mean_after = scaled.mean((0, 1)), after.mean((0, 1))
+        if name == "RMSNorm":  # has no bias
+            mean, mean_after = torch.zeros_like(mean), torch.zeros_like(mean)
+        weight = ((after - mean_after) * (scaled - mean)).mean((0, 1))
+        weight = weight / (scaled - mean).square().mean((0, 1))
+        rest = after - mean_after - (scaled - mean) * weight
+        if float(rest.abs().max()) <= 1e-3 * float(after.abs().max()):
             return name
     return None

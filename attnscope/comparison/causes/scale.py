@@ -59,7 +59,7 @@ def _meaning(scale: float, widths: dict[str, int]) -> str:
         if isclose(scale, sqrt(width), rel_tol=1e-6):
             return f"multiplies by √{name} = √{width}"
     for name, width in widths.items():
-        if isclose(scale, width**-0.25, rel_tol=1e-6):
+        if name.startswith("d_") and isclose(scale, width**-0.25, rel_tol=1e-6):
             return f"divides by ⁴√{name} = ⁴√{width}"
     return f"multiplies Q·Kᵀ by {scale:.4g}"
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from attnscope.comparison.causes.case import Case, Hypothesis
+from attnscope.comparison.divergence.first_difference import require_tensor
+from attnscope.observe.operators.fused import dropout_of
 
 
 def softmax_axis(case: Case) -> Iterator[Hypothesis]:
@@ -99,3 +101,21 @@ def dropout(case: Case) -> Iterator[Hypothesis]:
         share = f"{lost.double().mean():.0%} of the weights are zero"
         text = f"{one} applies dropout (p = {p:.2g}) to attention: {share}"
         yield Hypothesis("dropout active", text, (whole * factor).masked_fill(lost, 0.0), dropped)
+
+
+def fused_dropout(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that one side passes `dropout_p` to the fused kernel, which drops in any mode."""
+    for one, state, whole in (
+        ("b", case.b, case.of_a()),
+        ("a", case.a, case.of_b()),
+    ):
+        p = dropout_of(state.anatomy.fused)
+        if not p:
+            continue
+        weights = require_tensor(state, "attention_drop").double()
+        without = weights @ require_tensor(state, "V").double()
+        text = (
+            f"{one} passes dropout_p={p:g} to scaled_dot_product_attention, which drops weights in"
+            f" evaluation mode, too: dropout_p={p:g} if self.training else 0.0"
+        )
+        yield Hypothesis("dropout active", text, without, whole)

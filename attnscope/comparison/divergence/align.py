@@ -42,5 +42,6 @@ def matching_leads(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor])
 
 def _directions(tensor: torch.Tensor) -> torch.Tensor:
     """Return each lead's numbers as a vector of length one."""
-    flat = torch.nan_to_num(tensor.double(), posinf=0.0, neginf=0.0).flatten(1)
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    flat = torch.nan_to_num(real.double(), posinf=0.0, neginf=0.0).flatten(1)
     return flat / flat.norm(dim=1, keepdim=True).clamp_min(1e-30)

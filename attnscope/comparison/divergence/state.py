@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
-from attnscope.comparison.anatomy.anatomy import Anatomy, Role
-from attnscope.comparison.anatomy.chain import way_between
-from attnscope.comparison.anatomy.follow import followed, values_at
-from attnscope.comparison.anatomy.tape import Value
+from attnscope.observe.operators.anatomy import Anatomy, Role
+from attnscope.observe.operators.chain import way_between
+from attnscope.observe.operators.follow import followed, places_in
+from attnscope.observe.operators.tape import NotReplayableError, Value
 
 LEADING = {"Q", "K", "V", "scores", "scores_masked", "attention", "attention_drop", "x_raw"}
 
@@ -62,7 +63,7 @@ class State:
 
     def _inside(self) -> dict[str, torch.Tensor]:
         """Return the tensors inside a fused kernel."""
-        from attnscope.comparison.anatomy.fused import inside
+        from attnscope.observe.operators.fused import inside
 
         Q, K, V = (self._own(name) for name in ("Q", "K", "V"))
         call = self.anatomy.fused
@@ -113,14 +114,60 @@ class State:
         Args:
             name: `Q`, `K` or `V`.
         """
+        for stage in self._stages(name):
+            yield self._ordered(
+                self.values.get(stage.value, stage.value.tensor).reshape(-1)[stage.elements]
+            )
+
+    def first_change(self, name: str) -> torch.Tensor | None:
+        """Return the first tensor after the projection that holds other numbers, as the code has it.
+
+        Args:
+            name: `Q`, `K` or `V`.
+        """
+        stages = list(self._stages(name))
+        for each in stages[1:]:
+            if not torch.equal(each.of(each.value.tensor), stages[0].of(stages[0].value.tensor)):
+                return each.value.tensor
+        return None
+
+    def exchanged(self, name: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield stages of Q, K or V, each with Q, K or V as if what precedes it came last.
+
+        Where the code computes g(f(x)), a stage is f(x), and f(g(x)) stands beside it; g and f are run
+        again from the tape. Stages for which that is not possible are left out.
+
+        Args:
+            name: `Q`, `K` or `V`.
+        """
+        result = self.anatomy.roles[name]
+        for stage in self._stages(name):
+            split = replace(stage, value=self.anatomy.roles[f"{name}_split"].value)
+            split.elements = self.anatomy.origins[name]
+            last = self._run_between(stage, split.of(split.value.tensor), result)
+            both = None if last is None else self._run_between(split, last, stage)
+            if both is not None:
+                yield self._ordered(stage.of(stage.value.tensor)), self._ordered(both)
+
+    def _run_between(self, start: Role, tensor: torch.Tensor, end: Role) -> torch.Tensor | None:
+        """Return one tensor of the tape if another had other values; None if what follows cannot run."""
+        try:
+            new = self.anatomy.tape.replayed({start.value: start.replaced(tensor)})
+        except (NotReplayableError, RuntimeError):
+            return None
+        return end.of(new[end.value]) if end.value in new else None
+
+    def _stages(self, name: str) -> Iterator[Role]:
+        """Yield what holds all elements of Q, K or V between its split and its product."""
         split, elements = self.anatomy.roles.get(f"{name}_split"), self.anatomy.origins.get(name)
         if split is None or elements is None:
             return
         places = followed(self.anatomy.tape, split.value)
+        axes = self.anatomy.roles[name].axes
         for value in way_between(split.value, self.anatomy.roles[name].value, places):
-            arranged = values_at(value.tensor, places[value], split.value.tensor.numel())
-            if arranged is not None:
-                yield self._ordered(arranged[elements])
+            place = places_in(places[value], split.value.tensor.numel())[elements]
+            if bool((place >= 0).all()):
+                yield Role.arranged(name, value, place, axes)
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """Return all tensors by role."""
@@ -140,8 +187,11 @@ def _n_head(anatomy: Anatomy) -> int | None:
     """
     n_lead = anatomy.roles["Q"].tensor.shape[0]
     elements, split = anatomy.origins.get("Q"), anatomy.roles.get("Q_split")
-    if elements is not None and split is not None and split.value.tensor.ndim in (2, 3):
+    if elements is not None and split is not None:
         tokens = elements[:, 0, 0] // split.value.tensor.shape[-1]
-        return n_lead // tokens.unique().numel()
+        n_head = n_lead // tokens.unique().numel()
+        if n_head > 1 or split.value.tensor.ndim in (2, 3):
+            return n_head
     output = anatomy.output.tensor
-    return n_lead // output.shape[0] if output.ndim == 4 and n_lead % output.shape[0] == 0 else None
+    n_head, rest = divmod(n_lead, output.shape[0]) if output.ndim == 4 else (0, 0)
+    return n_head if rest == 0 and n_head in output.shape[1:3] else None

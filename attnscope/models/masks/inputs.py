@@ -8,15 +8,9 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
-from attnscope.models.running.load import class_of, load_tokenizer
-from attnscope.models.running.tokenize import (
-    Reading,
-    first_position,
-    patches,
-    read_text,
-    tokens_of,
-)
-from attnscope.results.maps import Picture, Token
+from attnscope.models.load import class_of, load_tokenizer
+from attnscope.models.tokenize import Reading, first_position, patches, read_text, tokens_of
+from attnscope.models.tokens import Picture, Token
 
 if TYPE_CHECKING:
     from attnscope.checkpoints.checkpoint import Checkpoint

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from attnscope.models.running.attention_hook import KernelCall
+from attnscope.models.attention_hook import KernelCall
 
 if TYPE_CHECKING:
     import torch

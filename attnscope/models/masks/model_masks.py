@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.indices import Indices, check_indices, parse_indices
 from attnscope.checkpoints.loaded import LoadedModel, find_model
+from attnscope.document.result import Check
 from attnscope.errors import ModelError, OptionError
-from attnscope.models.maps.options import ReadOptions
-from attnscope.models.maps.read_inputs import read_inputs
 from attnscope.models.masks.inputs import Batch, read_texts
 from attnscope.models.masks.observed import ObservedMask, observe_masks
+from attnscope.models.options import ReadOptions
+from attnscope.models.read_inputs import read_inputs
+from attnscope.models.tokens import Token
 from attnscope.process.progress import Progress, stage, without_garbage_collection
-from attnscope.results.common import Check
-from attnscope.results.maps import Token
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +107,7 @@ def model_masks(
         ModelError: there is no such model, stack or layer, or transformers cannot run it.
         OptionError: options contradict each other, or the model does not support them.
     """
-    from attnscope.models.running.load import as_model_error, device_of
+    from attnscope.models.load import as_model_error, device_of
     from attnscope.process.devices import check_device, kept_random_state
     from attnscope.process.verbosity import kept_verbosity
 
@@ -131,10 +131,10 @@ def model_masks(
 
 def _load(checkpoint: Checkpoint, run: MaskRun) -> tuple[Any, Batch]:
     """Load a model and its input."""
-    from attnscope.models.running.decode import give_target
-    from attnscope.models.running.load import device_of, disable_cache, load_config, load_model
-    from attnscope.models.running.tokenize import check_reads
-    from attnscope.models.running.weights_fit import check_weights_fit
+    from attnscope.models.decode import give_target
+    from attnscope.models.load import device_of, disable_cache, load_config, load_model
+    from attnscope.models.tokenize import check_reads
+    from attnscope.models.weights_fit import check_weights_fit
 
     config, device = load_config(checkpoint), device_of(checkpoint, run.device)
     reading = None
@@ -181,7 +181,7 @@ def _observe(
     checkpoint: Checkpoint, model: Any, batch: Batch, run: MaskRun, *, measures: bool
 ) -> list[ObservedMask]:
     """Run a model, and return the masks of all layers in order."""
-    from attnscope.models.running.forward import run as run_model
+    from attnscope.models.forward import run as run_model
 
     computes = run.kernel is None or run.kernel in CALLED
     if measures and not computes:
@@ -198,7 +198,7 @@ def _observe(
 @contextmanager
 def _kernel(model: Any, kernel: str | None) -> Iterator[None]:
     """Let a model make masks for another kernel."""
-    from attnscope.models.running.load import set_attention
+    from attnscope.models.load import set_attention
 
     before = [] if kernel is None else set_attention(model, kernel)
     try:
@@ -223,7 +223,7 @@ def _not_observed(
     Raises:
         ModelError: a stack returns no weights.
     """
-    from attnscope.models.running.layers import stacks_that_run
+    from attnscope.models.layers import stacks_that_run
 
     runs = stacks_that_run(model.config, picture=batch.picture is not None, decodes=bool(batch.targets))
     missing = [stack for stack in runs if all(each.stack != stack for each in masks)]
@@ -248,9 +248,9 @@ def _from_weights(
     checkpoint: Checkpoint, model: Any, batch: Batch, stacks: Sequence[str]
 ) -> Iterator[ObservedMask]:
     """Yield masks that follow from the weights that a model returns."""
-    from attnscope.models.running.eager import returned_maps
-    from attnscope.models.running.forward import run as run_model
-    from attnscope.models.running.load import load_eager
+    from attnscope.models.eager import returned_maps
+    from attnscope.models.forward import run as run_model
+    from attnscope.models.load import load_eager
 
     eager = load_eager(checkpoint, model)
     output = run_model(eager, batch, output_attentions=True)

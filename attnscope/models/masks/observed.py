@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from attnscope.models.attention_hook import KernelCall, intercepted, is_cross
+from attnscope.models.layers import layer_of, stack_of
 from attnscope.models.masks.measured import measured_keys
 from attnscope.models.masks.visible import MaskArguments, arguments_of, visible_keys
-from attnscope.models.running.attention_hook import KernelCall, intercepted, is_cross
-from attnscope.models.running.layers import layer_of, stack_of
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attnscope.models.running.attention_hook import KernelCall
+from attnscope.models.attention_hook import KernelCall
 
 if TYPE_CHECKING:
     import torch
@@ -141,13 +141,13 @@ def _lowered(arguments: MaskArguments, mask: torch.Tensor | None) -> torch.Tenso
     """Return True where what is added to a score hides the key."""
     import torch
 
-    from attnscope.attention.masks import HIDES
+    from attnscope.attention.masks import hidden
 
     added = torch.zeros(arguments.n_Q, arguments.n_K, device=arguments.device)
     for each in (arguments.position_bias, mask):
         if each is not None:
             added = added + each[..., : arguments.n_K].float().to(arguments.device)
-    return added <= HIDES
+    return hidden(added)
 
 
 def _of_block_mask(mask: Any, arguments: MaskArguments) -> torch.Tensor:

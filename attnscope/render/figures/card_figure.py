@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from attnscope.render.figures.figures import drawable
-from attnscope.results.card import Card, CurvePoint
-from attnscope.results.cards import Cards
+from attnscope.document.figure import drawable
+from attnscope.model_card.cards import Cards
+from attnscope.model_card.result import Card, CurvePoint
 from attnscope.units import bytes_text, counted
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
-from attnscope.render.figures.figures import BETWEEN_LABELS, COLOURS, GREY, THIN, drawable
+from attnscope.document.figure import BETWEEN_LABELS, COLOURS, GREY, THIN, drawable
+from attnscope.heads.result import HeadMetrics
 from attnscope.render.grids import Grid, by_stack
 from attnscope.render.ranking import several_stacks
-from attnscope.results.heads import HeadMetrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

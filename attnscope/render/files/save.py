@@ -5,88 +5,74 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from attnscope.auditing.result import Audit
+from attnscope.checkpoints.result import HeadWeights
+from attnscope.comparison.result import Comparison
+from attnscope.document.result import Display, Result
+from attnscope.document.tensor_file import WRITERS, Tensors
 from attnscope.errors import FileError, OptionError
-from attnscope.files import write_file
-from attnscope.render.files.map_tensors import map_metadata, map_tensors
-from attnscope.render.files.tensor_file import WRITERS, Tensors
+from attnscope.heads.result import HeadMetrics
+from attnscope.maps.result import AttentionMaps
+from attnscope.masks.files import NPY
+from attnscope.masks.result import AttentionMasks
+from attnscope.model_card.cards import Cards
+from attnscope.model_card.result import Card
+from attnscope.observe.trace import Trace
+from attnscope.process.files import check_file, write_file
 from attnscope.render.values import stored
-from attnscope.results.audit import Audit
-from attnscope.results.card import Card
-from attnscope.results.cards import Cards
-from attnscope.results.example import WorkedExample
-from attnscope.results.heads import HeadMetrics
-from attnscope.results.maps import AttentionMaps
-from attnscope.results.masks import AttentionMasks
-from attnscope.results.scaling import Scaling
-from attnscope.results.trace import Trace
-from attnscope.results.weights import HeadWeights
+from attnscope.text import alternatives
+from attnscope.textbook.example.result import WorkedExample
+from attnscope.textbook.scaling.result import Scaling
 
 PICTURES = (".png", ".svg", ".pdf")
 PAGES = (".html", ".htm")
-TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadMetrics, AttentionMasks, Audit, Card, Cards)
-TEXTS: dict[str, tuple[type, ...]] = {
-    ".json": (object,),
-    ".csv": TABLES,
-    ".md": (*TABLES, WorkedExample),
-}
-"""The results that are written as JSON, CSV and Markdown."""
+TABLES = (
+    *(Trace, HeadWeights, AttentionMaps, Scaling, HeadMetrics, AttentionMasks),
+    *(Audit, Comparison, Card, Cards),
+)
+"""The results that are tables, which CSV and Markdown hold."""
+
+TENSORS = (Trace, HeadWeights, AttentionMaps, AttentionMasks)
+"""The results that consist of tensors."""
+
+PICTURED = (AttentionMaps, HeadMetrics, AttentionMasks, Audit, Card, Cards, Scaling)
+"""The results that a figure shows."""
 
 
 def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int:
-    """Write a result as `attnscope.results.common.Result.save` promises; return the size in bytes."""
-    kind = path.suffix.lower()
-    if isinstance(result, AttentionMasks) and kind in (*WRITERS, ".npy", *PICTURES, *PAGES):
-        from attnscope.render.files.mask_files import save_masks
-
-        return save_masks(result, path, force=force, **options)
-    if isinstance(result, Audit) and kind in PAGES:
-        from attnscope.render.files.audit_files import save_page
-
-        return save_page(result, path, force=force)
-    if isinstance(result, Audit) and kind in PICTURES:
-        from attnscope.render.figures.save_figure import save_audit_plot
-
-        return save_audit_plot(path, result, force=force, **options)
-    if kind in WRITERS and isinstance(result, (Trace, HeadWeights, AttentionMaps)):
-        from attnscope.render.files import tensor_file
-
-        metadata = map_metadata(result) if isinstance(result, AttentionMaps) else None
-        tensors = tensors_of(result)
-        return tensor_file.save(path, tensors, force=force, metadata=metadata, **options)
-    if kind in PICTURES and isinstance(result, AttentionMaps):
-        from attnscope.render.figures.save_figure import save_plot
-
-        return save_plot(path, result, force=force, **{"query": result.query, **options})
-    if kind in PICTURES and isinstance(result, HeadMetrics):
-        from attnscope.render.figures.save_figure import save_heads_plot
-
-        metrics = [result.sort] if result.sort else result.shown_metrics or list(result.metrics)
-        return save_heads_plot(path, result, force=force, **{"metrics": metrics, **options})
-    if kind in PICTURES and isinstance(result, (Card, Cards)):
-        from attnscope.render.figures.save_figure import save_card_plot
-
-        return save_card_plot(path, result, force=force, **options)
-    if kind in PICTURES and isinstance(result, Scaling):
-        from attnscope.render.figures.save_figure import save_scaling_plot
-
-        return save_scaling_plot(path, result, force=force, **options)
-    if kind in PAGES and isinstance(result, AttentionMaps):
-        from attnscope.render.page.page import check_page, maps_page
-
-        check_page(path, name="attention.html", force=force)
-        content = maps_page(result, **options).encode()
-    elif kind in PAGES and isinstance(result, HeadMetrics):
-        from attnscope.render.page.page import check_page, heads_page
-
-        check_page(path, name="heads.html", force=force)
-        content = heads_page(result).encode()
-    elif isinstance(result, TEXTS.get(kind, ())):
-        content = (_text(result, kind) + "\n").encode()
-    else:
-        name = type(result).__name__
-        raise FileError(f"{path}: {name} cannot be written as {kind or 'a file without a suffix'}.")
+    """Write a result as `attnscope.document.result.Result.save` promises; return the size in bytes."""
+    kind, formats = path.suffix.lower(), formats_of(result)
+    if kind not in formats and not path.is_dir():
+        known = alternatives(path.with_suffix(each).name for each in formats if each != ".htm")
+        raise FileError(
+            f"{path}: {type(result).__name__} cannot be written as {kind or 'a file without a suffix'}.",
+            hint=known,
+        )
+    if kind in PICTURES:
+        return _save_picture(result, path, force=force, **options)
+    if kind in (*WRITERS, NPY):
+        return _save_tensors(result, path, force=force, **options)
+    check_file(path, force=force, suffixes=None, kind="a result", inside=str(path / "result.json"))
+    text = _page(result, **options) if kind in PAGES else _text(result, kind, **options) + "\n"
+    content = text.encode()
     write_file(path, content, force=force)
     return len(content)
+
+
+def formats_of(result: Any) -> list[str]:
+    """Return the suffixes of the files that a result can be written to."""
+    kinds: dict[tuple[str, ...], tuple[type, ...]] = {
+        tuple(WRITERS): TENSORS,
+        (NPY,): (AttentionMasks,),
+        PICTURES: PICTURED,
+        PAGES: (Display,),
+        (".json",): (Result,),
+        (".csv",): TABLES,
+        (".md",): (*TABLES, WorkedExample),
+    }
+    return [
+        suffix for suffixes, kind in kinds.items() if isinstance(result, kind) for suffix in suffixes
+    ]
 
 
 def tensors_of(result: Trace | HeadWeights | AttentionMaps) -> Tensors:
@@ -94,25 +80,70 @@ def tensors_of(result: Trace | HeadWeights | AttentionMaps) -> Tensors:
     if isinstance(result, HeadWeights):
         return {each.name: (each.array, each.dtype) for each in result.weights}
     if isinstance(result, AttentionMaps):
-        return map_tensors(result)
+        return result.tensors()
     kept = {step.name: stored(step) for step in result.steps if step.tensor is not None}
     if not kept:
         raise OptionError(f"the trace of {result.title} kept no tensors.", hint="keep=True")
     return kept
 
 
+def _save_tensors(result: Any, path: Path, *, force: bool, **options: Any) -> int:
+    if isinstance(result, AttentionMasks):
+        from attnscope.masks.files import save_masks
+
+        return save_masks(result, path, force=force)
+    from attnscope.document import tensor_file
+
+    metadata = result.metadata() if isinstance(result, AttentionMaps) else None
+    return tensor_file.save(path, tensors_of(result), force=force, metadata=metadata, **options)
+
+
+def _save_picture(result: Any, path: Path, *, force: bool, **options: Any) -> int:
+    from attnscope.render.figures import save_figure as figures
+
+    options["force"] = force
+    if isinstance(result, AttentionMaps):
+        return figures.save_plot(path, result, **{"query": result.query, **options})
+    if isinstance(result, HeadMetrics):
+        metrics = [result.sort] if result.sort else result.shown_metrics or list(result.metrics)
+        return figures.save_heads_plot(path, result, **{"metrics": metrics, **options})
+    if isinstance(result, Card | Cards):
+        return figures.save_card_plot(path, result, **options)
+    if isinstance(result, Audit):
+        return figures.save_audit_plot(path, result, **options)
+    if isinstance(result, AttentionMasks):
+        return figures.save_masks_plot(path, result, **options)
+    return figures.save_scaling_plot(path, result, **options)
+
+
+def _page(result: Any, **options: Any) -> str:
+    """Return a page of a result: its interactive page, or else what a notebook shows."""
+    if isinstance(result, AttentionMaps):
+        from attnscope.maps.drawing import maps_page
+
+        return maps_page(result, **options)
+    if isinstance(result, HeadMetrics):
+        from attnscope.render.heads import heads_page
+
+        return heads_page(result, **options)
+    from attnscope.document.page.document import document
+    from attnscope.render.notebook.html import html
+
+    if isinstance(result, Audit):
+        from attnscope.auditing.picture import subjects
+        from attnscope.auditing.svg import data_of
+
+        data = [None if picture is None else data_of(picture) for _, picture in subjects(result)]
+        title = f"{result.name} · audit"
+        return document(title, html(result), script="influence.js", data=data, **options)
+    title = f"{result.title} · masks" if isinstance(result, AttentionMasks) else repr(result)
+    return document(title, html(result), **options)
+
+
 def _text(result: Any, kind: str) -> str:
     """Return a result as JSON, CSV or Markdown, as its command prints it."""
+    if kind == ".json":
+        return result.to_json()
     from attnscope.render.records import records
 
-    if kind == ".json" and isinstance(result, AttentionMaps):
-        from attnscope.render.records.maps import maps_json
-
-        return maps_json(result.to_dict())
-    if kind == ".json" and isinstance(result, (AttentionMasks, Audit)):
-        from attnscope.render.records.tables import compact_json
-
-        return compact_json(result.to_dict())
-    if kind == ".json":
-        return records.json_text(result.to_dict())
     return records.csv_text(result) if kind == ".csv" else records.markdown_text(result)

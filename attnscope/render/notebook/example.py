@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attnscope.render.columns import Column, check_columns, dims_pieces, shape_pieces
+from attnscope.document.axes import dims_pieces, shape_pieces
+from attnscope.document.columns import Column, check_columns
+from attnscope.document.pieces import Piece, pieces_of, shown_columns
+from attnscope.observe.trace import Trace
 from attnscope.render.example import new_numbers, same_numbers
 from attnscope.render.heading import heading
-from attnscope.render.notebook.pieces import Piece, pieces_of, shown_columns
 from attnscope.render.numbers import matrices
 from attnscope.render.values import Shown
-from attnscope.results.example import WorkedExample
-from attnscope.results.trace import Trace
 from attnscope.text import printable
+from attnscope.textbook.example.result import WorkedExample
 
 
 @dataclass(frozen=True)

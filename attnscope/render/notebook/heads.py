@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isnan
 
-from attnscope.render.columns import Column
+from attnscope.document.columns import Column
+from attnscope.document.pieces import shown_columns
+from attnscope.heads.result import HeadMetrics, head_name
 from attnscope.render.grids import Grid, by_stack
-from attnscope.render.notebook.pieces import shown_columns
-from attnscope.render.ranking import MISSING, head_columns, leader_columns, shown
-from attnscope.results.heads import HeadMetrics
+from attnscope.render.ranking import head_columns, leader_columns, shown
 from attnscope.text import printable
-from attnscope.units import counted
+from attnscope.units import MISSING, counted
 
 MOST_CELLS = 20_000
 """The most cells of all grids of an output; of a larger table, as many metrics as fit."""
@@ -60,7 +60,10 @@ def _view(grid: Grid) -> GridView:
     rows = []
     for layer, values in zip(grid.layers, grid.values.tolist(), strict=True):
         cells = [
-            (_share(value, top), f"{layer}.{head}: {MISSING if isnan(value) else grid.text(value)}")
+            (
+                _share(value, top),
+                f"{head_name(layer, head)}: {MISSING if isnan(value) else grid.text(value)}",
+            )
             for head, value in zip(grid.heads, values, strict=True)
         ]
         rows.append((layer, cells))

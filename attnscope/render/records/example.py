@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnscope.render.columns import check_columns
+from attnscope.document.columns import check_columns
+from attnscope.document.markdown import markdown_table
 from attnscope.render.example import new_numbers, same_numbers
 from attnscope.render.heading import heading
 from attnscope.render.numbers import numbers_record, numbers_text
 from attnscope.render.records.records import record
-from attnscope.render.records.tables import markdown_table
 from attnscope.render.values import values_of
-from attnscope.results.example import WorkedExample
+from attnscope.textbook.example.result import WorkedExample
 
 
 def example_text(example: WorkedExample) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import Any
 
+from attnscope.comparison.map_differences import HeadDifferences, MapDifferences
+from attnscope.document.csv import csv_table
+from attnscope.document.json import plain
+from attnscope.document.markdown import markdown, markdown_table
+from attnscope.heads.result import HeadMetrics, HeadTable
 from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import head_columns, shown
-from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
-from attnscope.results.differences import HeadDifferences, MapDifferences
-from attnscope.results.heads import HeadMetrics, HeadTable
 from attnscope.text import printable
 
 

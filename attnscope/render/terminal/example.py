@@ -5,12 +5,12 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.render.columns import check_columns
+from attnscope.document.columns import check_columns
+from attnscope.document.terminal import print_columns, print_line
 from attnscope.render.example import new_numbers, same_numbers
 from attnscope.render.heading import heading
 from attnscope.render.numbers import print_numbers
-from attnscope.render.terminal.table import print_columns, print_line
-from attnscope.results.example import WorkedExample
+from attnscope.textbook.example.result import WorkedExample
 
 BESIDE = [("W_Q", "W_K", "W_V"), ("Q", "K", "V")]
 """Matrices that are printed side by side."""

@@ -5,13 +5,18 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from attnscope.comparison.map_differences import MapDifferences
+from attnscope.document.terminal import (
+    print_columns,
+    print_heading,
+    print_line,
+    print_notices,
+)
+from attnscope.heads.result import HeadMetrics, HeadRow
 from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import head_columns, leader_columns, shown
 from attnscope.render.terminal.map_differences import print_changed_maps
 from attnscope.render.terminal.metric_grid import print_grids
-from attnscope.render.terminal.table import print_columns, print_heading, print_line, print_notices
-from attnscope.results.differences import MapDifferences
-from attnscope.results.heads import HeadMetrics, HeadRow
 from attnscope.units import counted
 
 FEW = 12

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.render.colours import Scale
-from attnscope.render.map_differences import SIDES, leading, sides, strongest_columns
-from attnscope.render.ranking import place, ranked, shown
-from attnscope.render.terminal.heatmap import print_heatmap
-from attnscope.render.terminal.overview import (
+from attnscope.comparison.map_differences import MapDifferences
+from attnscope.document.grid.colours import Scale
+from attnscope.document.grid.heatmap import print_heatmap
+from attnscope.document.grid.overview import (
     GAP,
     HEAD_STYLE,
     height_of,
@@ -17,9 +18,10 @@ from attnscope.render.terminal.overview import (
     side_by_side,
     small_map,
 )
-from attnscope.render.terminal.table import print_columns, print_line
-from attnscope.results.differences import MapDifferences
-from attnscope.results.heads import HeadRow
+from attnscope.document.terminal import print_columns, print_line
+from attnscope.heads.result import HeadRow
+from attnscope.render.map_differences import SIDES, leading, sides, strongest_columns
+from attnscope.render.ranking import place, ranked, shown
 
 MOST_HEADS = 3
 """The most heads whose maps are shown."""
@@ -47,7 +49,7 @@ def print_changed_maps(table: MapDifferences, console: Console, *, wide: bool = 
     if len(table.rows) == 1:
         for maps in sides(table):
             print_line(console, Text(maps.stack, "bold"))
-            print_heatmap(maps, maps.maps[0], console)
+            print_heatmap(maps, maps.maps[0].attention, console)
             print_line(console, Text())
     else:
         _print_pictures(table, rows, console)
@@ -62,14 +64,14 @@ def _print_pictures(table: MapDifferences, rows: list[HeadRow], console: Console
     """
     import numpy as np
 
-    labels = [place(table, row) for row in rows]
-    indent = max(len("head"), *map(len, labels)) + GAP
+    labels = [place(table, row).split() for row in rows]  # a word a line leaves more room for maps
+    indent = max(len(word) for label in (["head"], *labels) for word in label) + GAP
     room = (console.width - indent + GAP) // len(SIDES) - GAP
     width = max(len(max(SIDES, key=len)), min(MOST_WIDTH, room))
     high = height_of(width, Scale.of(console, np.zeros(0)))
     columns = sides(table, rows)
     small = {
-        (maps.stack, each.layer, each.head): small_map(maps, each, width, high)
+        (maps.stack, each.layer, each.head): small_map(maps, each.attention, width, high)
         for maps in columns
         for each in maps.maps
     }
@@ -89,9 +91,9 @@ def _print_pictures(table: MapDifferences, rows: list[HeadRow], console: Console
     print_line(console, heading)
     for row, label in zip(rows, labels, strict=True):
         pictures = [picture(small[side, row.layer, row.head], width, scales[side]) for side in SIDES]
-        for i, line in enumerate(side_by_side(pictures, width)):
-            whole = Text(label if i == 0 else "", HEAD_STYLE)
-            whole.append(" " * (indent - whole.cell_len)).append_text(line)
+        for word, line in zip_longest(label, side_by_side(pictures, width)):
+            whole = Text(word or "", HEAD_STYLE)
+            whole.append(" " * (indent - whole.cell_len)).append_text(line or Text())
             if not scales[both[0]].ramp:
                 whole.rstrip()
             console.print(whole, soft_wrap=True)

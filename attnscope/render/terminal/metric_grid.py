@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.render.colours import Scale, pixel_lines
+from attnscope.document.grid.colours import Scale, pixel_lines
+from attnscope.document.grid.overview import HEAD, HEAD_STYLE, LAYER
+from attnscope.document.grid.pooling import chunks
+from attnscope.document.terminal import print_line
+from attnscope.heads.result import HeadMetrics, head_name
 from attnscope.render.grids import Grid, by_stack
-from attnscope.render.pooling import chunks
 from attnscope.render.ranking import several_stacks
-from attnscope.render.terminal.overview import HEAD, HEAD_STYLE, LAYER
-from attnscope.render.terminal.table import print_line
-from attnscope.results.heads import HeadMetrics
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,7 +206,7 @@ def _sentence(grids: list[Grid], scale: Scale, drawn: list[Text]) -> str:
     layers, heads = _spelled(grids[0].layers, scale), _spelled(grids[0].heads, scale)
     layer, head = grids[0].layers[-1], grids[0].heads[-1]
     sentences = [f"layers {layers} downwards, heads {heads} across"]
-    sentences.append(f"{layer}.{head} is head {head} of layer {layer}")
+    sentences.append(f"{head_name(layer, head)} is head {head} of layer {layer}")
     if any(scale.marks.small in line.plain for line in drawn):
         sentences.append(f"{scale.marks.small} is nearly 0")
     if any(grid.missing for grid in grids) and any(scale.marks.dash in line.plain for line in drawn):

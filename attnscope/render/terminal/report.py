@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from attnscope.errors import FileError
-from attnscope.files import write_file
+from attnscope.process.files import write_file
 from attnscope.text import json_printable, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.results.trace import Trace
+    from attnscope.observe.trace import Trace
 
 
 @dataclass
@@ -75,19 +75,20 @@ class Report:
         self.stream.flush()
 
     def _print(self, traces: list[Trace]) -> None:
-        from attnscope.render.terminal.console import Terminal
+        from attnscope.document.console import Terminal
 
         end = "\n" if self.format in ("table", "markdown") else ""  # apart from what the program prints
         self._put(self._text(traces, Terminal(file=self.stream)) + end)
 
     def _write(self, traces: list[Trace], path: Path) -> None:
-        from attnscope.render.terminal.console import Terminal
+        from attnscope.document.console import Terminal
 
         text = self._text(traces, Terminal(file=io.StringIO()))
         write_file(path, text.encode(errors="backslashreplace"), force=self.force)
 
     def _text(self, traces: list[Trace], console: Console) -> str:
         """Return the traces as the console would show them."""
+        from attnscope.document.json import json_text
         from attnscope.render.records import records
         from attnscope.render.terminal.source import print_source, source_text
         from attnscope.render.terminal.table import print_table
@@ -95,7 +96,7 @@ class Report:
         if self.format == "json":
             each = [records.record(trace) for trace in traces]
             whole = each[0] if self.calls == 1 else records.several(each)
-            return json_printable(records.json_text(whole)) + "\n"
+            return json_printable(json_text(whole)) + "\n"
         if self.format == "csv":
             return printable_lines(records.csv_text(traces[0])) + "\n"
         with console.capture() as captured:

@@ -15,10 +15,10 @@ from rich.style import Style
 from rich.syntax import ANSISyntaxTheme, Syntax, SyntaxTheme
 from rich.text import Text
 
-from attnscope.render.columns import dims_pieces, shape_pieces
-from attnscope.render.styles import BLUE, CYAN, GREEN, MAGENTA, ORANGE
-from attnscope.render.text import joined
-from attnscope.results.trace import Source, Step, Trace
+from attnscope.document.axes import dims_pieces, shape_pieces
+from attnscope.document.styles import BLUE, CYAN, GREEN, MAGENTA, ORANGE
+from attnscope.document.text import joined
+from attnscope.observe.trace import Source, Step, Trace
 from attnscope.text import printable, printable_lines
 
 GAP = 3  # between the code and the notes at its right

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.arrays import to_tensor
 from attnscope.errors import ModelError, OptionError
 from attnscope.tensor_files import TensorFile
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from attnscope.checkpoints.formula import LayerFormula
-    from attnscope.results.weights import WeightSlice
+    from attnscope.checkpoints.result import WeightSlice
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,11 @@ class JoinedHeads(TensorFile):
 
     def load(self) -> torch.Tensor:
         import numpy as np
-        import torch
 
         axis = 1 if self.name == "W_O" else 0
         joined = np.concatenate([each.array for each in self.slices], axis=axis)
         joined = joined.astype(joined.dtype.newbyteorder("="), copy=False)
-        if self.dtype == "bfloat16":
-            return torch.from_numpy(joined.view("int16")).view(torch.bfloat16)
-        return torch.from_numpy(joined)
+        return to_tensor(joined, self.dtype)
 
 
 @dataclass(frozen=True)

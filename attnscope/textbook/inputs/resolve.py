@@ -270,6 +270,8 @@ def inputs_of_mha(
     take("b_V", "n_kv_head·d_V")
     take("W_O", "d_feat n_head·d_V")
     _learn_from_masks(sizes, masks, new, ["n_batch"])
+    if self_attention:  # a mask of keys alone says how many queries there are, too
+        sizes.equate(new, "n_Q")
 
     sizes.suppose("n_Q", 32)
     defaults = {"n_batch": 128, "n_Q": 32, new: sizes["n_Q"], "d_feat": 200, "n_head": 5, "n_kv_head": 5}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from attnscope.results.common import Check
-from attnscope.results.trace import Trace
+from attnscope.document.result import Check
+from attnscope.observe.trace import Trace
 from attnscope.textbook.reference import references
 from attnscope.textbook.reference.naive import attended, final_of, inputs_of, merged
 from attnscope.textbook.reference.rounding import Errors, Tolerances, tolerance_of_sums

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
-from attnscope.results.trace import Trace
+from attnscope.observe.trace import Trace
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,9 @@ Both read code through `places`, comments through `parse`, and axes through `exp
 
 from __future__ import annotations
 
-from attnscope.results.comments import CommentReport, Lie, Unknown
 from attnscope.tracing.comments.annotate import annotate_file, annotate_source, diff, write
 from attnscope.tracing.comments.check import check_source
+from attnscope.tracing.comments.result import CommentReport, Lie, Unknown
 
 __all__ = [
     "CommentReport",

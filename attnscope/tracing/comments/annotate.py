@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from attnscope.errors import FileError, SourceError
-from attnscope.files import whole_file
-from attnscope.results.trace import Step
-from attnscope.tracing.axes.expressions import parse_expression
+from attnscope.observe.axes.expressions import parse_expression
+from attnscope.observe.trace import Step
+from attnscope.process.files import whole_file
 from attnscope.tracing.comments.claims import is_prose
 from attnscope.tracing.comments.parse import ANY, Claim, ShapeComment, shape_comments, text_spans
 from attnscope.tracing.comments.places import Binding, Code, Place

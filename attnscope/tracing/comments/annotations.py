@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 
-from attnscope.tracing.axes.expressions import parse_expression
+from attnscope.observe.axes.expressions import parse_expression
 from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Shape
 
 _DTYPE = re.compile(r"Shaped|Bool|Num|Inexact|Real|Complex\d*|B?Float\w*|Integer|U?Int\d*")

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from attnscope.results.comments import CommentReport, Lie, Unknown
-from attnscope.results.comments import subject as subject_of
-from attnscope.results.trace import Step
-from attnscope.tracing.axes.expressions import Expression, of_word, parse_expression
+from attnscope.observe.axes.expressions import Expression, of_word, parse_expression
+from attnscope.observe.trace import Step
 from attnscope.tracing.comments.annotate import axis_words, of_file
 from attnscope.tracing.comments.claims import Medium, Subject, claims_of
 from attnscope.tracing.comments.history import Call, History, Run
 from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Shape, is_plausible
 from attnscope.tracing.comments.places import Code
+from attnscope.tracing.comments.result import CommentReport, Lie, Unknown
+from attnscope.tracing.comments.result import subject as subject_of
 
 
 def check_source(

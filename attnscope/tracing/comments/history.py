@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from attnscope.results.trace import Step
+from attnscope.observe.trace import Step
 from attnscope.tracing.comments.claims import Subject
 from attnscope.tracing.comments.places import Binding, Code, Function
 

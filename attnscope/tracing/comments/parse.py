@@ -12,7 +12,7 @@ from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from attnscope.tracing.axes.expressions import Expression, parse_expression
+from attnscope.observe.axes.expressions import Expression, parse_expression
 
 ANY: Literal["_"] = "_"  # any one axis
 REST: Literal["..."] = "..."  # any axes, or none

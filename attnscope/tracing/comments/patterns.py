@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attnscope.tracing.axes.expressions import parse_expression
+from attnscope.observe.axes.expressions import parse_expression
 from attnscope.tracing.comments.parse import REST, Axis, Claim, Shape
 
 _FUNCTIONS = {"rearrange", "reduce", "repeat"}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from attnscope.errors import SourceError
-from attnscope.results.trace import Step
+from attnscope.observe.trace import Step
 
 _NO_CODE = {tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from attnscope.document.result import Check, Finding
 from attnscope.errors import FileError, OptionError, SourceError, first_line
-from attnscope.results.comments import CommentReport, SourceDiff
-from attnscope.results.common import Check, Finding
-from attnscope.results.trace import Trace
+from attnscope.observe.trace import Trace
 from attnscope.text import shortened
 from attnscope.tracing.comments.annotate import Style, annotate_file, diff, write
 from attnscope.tracing.comments.check import check_source
+from attnscope.tracing.comments.result import CommentReport, SourceDiff
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,7 +109,11 @@ def _file_of(trace: Trace) -> Path:
         raise SourceError(f"the trace of {trace.title} does not say which file its code is in.")
     path = Path(os.path.abspath(trace.file))
     entries = [linecache.cache.get(each, ()) for each in (str(path), trace.file)]
-    if not path.exists() and any(len(each) == 4 and each[1] is None for each in entries):  # no mtime
+    is_cell = trace.file.startswith("Cell In[") or any(
+        len(each) == 4 and each[1] is None
+        for each in entries  # no mtime
+    )
+    if is_cell and not path.exists():
         raise SourceError(
             f"the code of {trace.title} is in a cell of a notebook, not in a file.",
             hint="save it as a .py file, and import it",

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from attnscope.errors import SourceError
-from attnscope.results.trace import Step
-from attnscope.tracing.axes.expressions import Expression, parse_expression
+from attnscope.observe.axes.expressions import Expression, parse_expression
+from attnscope.observe.trace import Step
 from attnscope.tracing.comments.history import Call, History
 from attnscope.tracing.comments.places import Binding, Code, Function, arguments_of
 

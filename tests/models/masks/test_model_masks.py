@@ -195,9 +195,9 @@ MISTAKES = [
     ({"stack": "decoder"}, "minilm runs no decoder attention for this input: it has self"),
     ({"kernel": "fast"}, "there is no kernel 'fast'"),
     ({"kernel": "flex_attention", "verify": True}, "flex_attention is not called here"),
-    ({"target": "x"}, "--target is for encoder-decoder models"),
+    ({"target": "x"}, "target is for encoder-decoder models"),
     ({"device": "gpu"}, "'gpu' is not a device"),
-    ({"text": ["a", ""]}, "--text is empty"),
+    ({"text": ["a", ""]}, "text is empty"),
 ]
 
 

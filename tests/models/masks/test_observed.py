@@ -11,11 +11,11 @@ from transformers import LlamaConfig, LlamaModel, masking_utils
 from transformers.integrations import flex_attention as integration
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from attnscope.models.attention_hook import KernelCall
+from attnscope.models.load import set_attention
 from attnscope.models.masks.measured import measured_keys
 from attnscope.models.masks.observed import observe_masks
 from attnscope.models.masks.visible import MaskArguments, arguments_of, visible_keys
-from attnscope.models.running.attention_hook import KernelCall
-from attnscope.models.running.load import set_attention
 
 MORE = {
     "mistral": {"sliding_window": 3},

@@ -9,10 +9,10 @@ from render.every_result import every_result, head, maps
 from render.head_tables import head_table
 
 import attnscope
-from attnscope.render.notebook.maps import LARGEST, page_and_note, pooled
-from attnscope.results.common import Finding
-from attnscope.results.maps import Token
-from attnscope.results.trace import Crash, Operand, Trace
+from attnscope.document.result import Finding
+from attnscope.maps.drawing import LARGEST, page_and_note, smaller_maps
+from attnscope.models.tokens import Token
+from attnscope.observe.trace import Crash, Operand, Trace
 
 VOID = {"br", "hr", "input", "img", "meta", "path"}
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
@@ -166,7 +166,7 @@ def test_metrics_are_grids_and_a_ranking():
     assert [tag for tag, _ in tree.elements].count("figure") == 6
     titles = [attributes["title"] for tag, attributes in tree.elements if "title" in attributes]
     assert len(titles) == 6 * 72
-    assert titles[0].startswith("0.0: ")
+    assert titles[0].startswith("L0 H0: ")
     ranked = Tree(head_table().ranked("self", top=2)._repr_html_())
     assert [tag for tag, _ in ranked.elements].count("figure") == 1
     assert [tag for tag, _ in ranked.elements].count("tr") == 3
@@ -204,11 +204,30 @@ def test_maps_that_are_too_large_are_pooled_with_a_note():
 
 def test_pooled_maps_show_the_largest_weight_of_each_cell():
     whole = maps(10)
-    small = pooled(whole, 5)
+    small = smaller_maps(whole, 5)
     expected = whole.maps[0].attention.reshape(5, 2, 5, 2).max(axis=(1, 3))
     np.testing.assert_array_equal(small.maps[0].attention, expected)
     assert small.pooling.queries == [range(i, i + 2) for i in range(0, 10, 2)]
-    again = pooled(small, 3)
+    again = smaller_maps(small, 3)
     assert again.pooling.keys == [range(4), range(4, 8), range(8, 10)]
     assert again.maps[0].attention.shape == (3, 3)
     assert whole.pooling is None
+
+
+def test_models_side_by_side_fit_into_a_notebook(tmp_path):
+    """1,000 px are 120 characters: what is kept and what is computed are two tables, and names can wrap."""
+    file = tmp_path / "config.json"
+    file.write_text(
+        '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,'
+        ' "intermediate_size": 32, "vocab_size": 100, "max_position_embeddings": 128, "dtype": "float16"}'
+    )
+    cards = attnscope.cards([file, file], memory="1G", flops="1T", bandwidth="1T")
+    html = cards._repr_html_()
+    tables = html.split("<table>")[1:]
+    heads = [table.split("</thead>")[0].count("<th ") for table in tables]
+    assert heads == [9, 6]
+    for table in tables:
+        assert ">model</th>" in table
+        assert '<td class="text">' in table
+    assert ["time, token" in table for table in tables] == [False, True]
+    assert ["longest context" in table for table in tables] == [True, False]

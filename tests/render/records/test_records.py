@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope import contracts
-from attnscope.checkpoints.head import read_head
-from attnscope.render.records.records import csv_text, json_text, markdown_text, record
-from attnscope.render.records.tables import csv_value
-from attnscope.results.common import Check, Stats
-from attnscope.results.trace import Crash, Operand, Source, Step, Trace
+from attnscope.document.csv import csv_value
+from attnscope.document.json import json_text
+from attnscope.document.result import Check, Stats
+from attnscope.observe.trace import Crash, Operand, Source, Step, Trace
+from attnscope.render.records.records import csv_text, markdown_text, record
+from attnscope.weights.read_head import read_head
 
 SIZES = {"n_batch": 3, "n_Q": 30, "n_K": 50, "d_K": 128, "d_V": 256}
 

@@ -10,12 +10,12 @@ import pytest
 from render.head_tables import MEANINGS, head_table, of_values, printed
 from rich.cells import cell_len
 
+from attnscope.document.json import json_text
+from attnscope.heads.result import HeadTable
 from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import ranked
 from attnscope.render.records.heads import heads_csv, heads_markdown, heads_record
-from attnscope.render.records.records import json_text
 from attnscope.render.terminal.heads import print_heads
-from attnscope.results.heads import HeadTable
 
 
 def heads(table, **options):

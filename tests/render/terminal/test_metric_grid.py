@@ -8,10 +8,10 @@ from profiles import examples
 from render.head_tables import MEANINGS, head_table, of_values, printed
 from rich.text import Text
 
-from attnscope.render.colours import RAMP
+from attnscope.document.grid.colours import RAMP
+from attnscope.heads.result import HeadTable
 from attnscope.render.grids import Grid
 from attnscope.render.terminal.metric_grid import print_grids
-from attnscope.results.heads import HeadTable
 
 ALL = list(MEANINGS)
 SIZES = [(30, 9), (6, 12), (80, 64), (1, 1)]
@@ -36,12 +36,12 @@ def test_a_large_grid_has_numbers_at_both_sides_and_values_in_its_cells():
     assert grids(table, ["self"], width=100) == [
         "",
         "self  0.00–0.50",
-        "largest 0.50 in 0.0",
+        "largest 0.50 in L0 H0",
         "head 0    1    2",
         "0    0.50    ·    –",
         "1    0.25    · 0.04",
         "",
-        "layers 0–1 downwards, heads 0–2 across; 1.2 is head 2 of layer 1; · is nearly 0; – has no value",
+        "layers 0–1 downwards, heads 0–2 across; L1 H2 is head 2 of layer 1; · is nearly 0; – has no value",
     ]
 
 
@@ -119,13 +119,13 @@ def test_small_grids_say_their_range_and_which_head_leads():
         row.values["distance"] = distance
     assert grids(table, ["self", "distance"], width=100) == [
         "",
-        "self  0.00–0.90       distance  4–60",
-        "largest 0.90 in 1.0   largest 60 in 1.1",
-        "▒▒·                   ▒▒·",
-        "██–                   · ██",
+        "self  0.00–0.90         distance  4–60",
+        "largest 0.90 in L1 H0   largest 60 in L1 H1",
+        "▒▒·                     ▒▒·",
+        "██–                     · ██",
         "",
         "0   ░░▒▒▓▓██ the largest of its metric",
-        "layers 0–1 downwards, heads 0–1 across; 1.1 is head 1 of layer 1; · is nearly 0; – has no value",
+        "layers 0–1 downwards, heads 0–1 across; L1 H1 is head 1 of layer 1; · is nearly 0; – has no value",
     ]
 
 
@@ -159,7 +159,7 @@ def test_each_stack_has_its_own_grids_and_metrics_without_values_have_none():
     assert [name for name in cross[1].split() if name in ALL] == ["entropy", "first", "effective"]
     assert cross[-1] == "no head has a value: self, induction, distance"
     assert any(
-        "layers 0–2 downwards, heads 0–3 across; 2.3 is head 3 of layer 2" in line for line in cross
+        "layers 0–2 downwards, heads 0–3 across; L2 H3 is head 3 of layer 2" in line for line in cross
     )
 
 
@@ -178,7 +178,7 @@ def test_heads_that_are_not_there_leave_their_place_empty():
 def test_nothing_but_zeros_is_drawn():
     assert grids(of_values([[0.0, 0.0]]), ["self"])[1:5] == [
         "self  0–0",
-        "largest 0 in 0.0",
+        "largest 0 in L0 H0",
         "head 0 1",
         "0    · ·",
     ]

@@ -7,7 +7,7 @@ from render.every_result import every_result
 from rich.console import Console
 
 import attnscope as library
-from attnscope.render.terminal.console import Terminal
+from attnscope.document.console import Terminal
 from attnscope.render.terminal.result import print_result
 
 

@@ -17,10 +17,10 @@ from attnscope import contracts
 from attnscope.attention.mha import MultiHeadAttention
 from attnscope.attention.projection import project
 from attnscope.attention.sdpa import sdpa
-from attnscope.render.styles import CYAN
+from attnscope.document.styles import CYAN
+from attnscope.observe.calls import trace_call
+from attnscope.observe.trace import Source, Step, Trace
 from attnscope.render.terminal.source import annotated, print_source, source_text
-from attnscope.results.trace import Source, Step, Trace
-from attnscope.tracing.calls import trace_call
 
 
 def source_of(function) -> Source:

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from attnscope import contracts
 from attnscope.contracts import Variant
-from attnscope.render.styles import CYAN, FINDING
+from attnscope.document.result import Check, Finding, Stats
+from attnscope.document.styles import CYAN, FINDING
+from attnscope.observe.trace import Crash, Step, Trace
 from attnscope.render.terminal.table import print_table
-from attnscope.results.common import Check, Finding, Stats
-from attnscope.results.trace import Crash, Step, Trace
 
 
 def printed(result, width=None, *, wide=False, color=False):

@@ -207,15 +207,13 @@ def test_weights_are_read_in_their_own_dtype(llama, tmp_path):
 
 def test_the_layer_of_something_else_is_refused():
     for weights, message in (
-        (None, "--layer 2 is a layer of a model, but there is none."),
-        ({"W_Q": X}, "--layer 2 is a layer of a model, but weights is a mapping of tensors."),
+        (None, "layer=2 is a layer of a model, but there is none."),
+        ({"W_Q": X}, "layer=2 is a layer of a model, but weights is a mapping of tensors."),
     ):
         with pytest.raises(OptionError) as caught:
             compute("mha", weights=weights, layer=2)
         assert caught.value.message == message
-    with pytest.raises(
-        OptionError, match="--stack text selects layers of a model, but there is no --layer"
-    ):
+    with pytest.raises(OptionError, match="stack text selects layers of a model, but there is no layer"):
         compute("mha", weights="minilm", stack="text")
-    with pytest.raises(OptionError, match="--layer is 'first'"):
+    with pytest.raises(OptionError, match="layer is 'first', but takes whole numbers"):
         compute("mha", weights="minilm", layer="first")

@@ -15,8 +15,8 @@ from attnscope.attention.mha import MultiHeadAttention
 from attnscope.attention.one_query import sdpa_query
 from attnscope.attention.projection import project, project_columns
 from attnscope.attention.sdpa import sdpa
-from attnscope.results.common import Check
-from attnscope.results.trace import Trace
+from attnscope.document.result import Check
+from attnscope.observe.trace import Trace
 from attnscope.textbook.reference import verify
 
 CODE = {"rows": sdpa, "columns": sdpa_columns, "query": sdpa_query}

@@ -1,0 +1,177 @@
+"""Which keys queries should see: by what a layer promises, or by what a user states."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from attnscope.attention import masks
+from attnscope.attention.mask_rules import mask_axes, names_rule, parse_masks
+from attnscope.auditing.options import Properties
+from attnscope.errors import AttnscopeError, OptionError
+from attnscope.user_code.load import load_target
+from attnscope.user_code.mask_functions import is_mask_function, visible_by_function
+
+HINT = "--expect causal, window:4 or another rule; a FILE; or file.py:NAME of a mask_mod"
+
+
+@dataclass(frozen=True)
+class ExpectedMask:
+    """The keys that each query of a layer should see; every one of them, unless attention is sparse.
+
+    Attributes:
+        source: what says so.
+        causal: whether later positions are hidden.
+        window: how many keys a query sees at most in each direction, its own included; None: all.
+        chunk: the length of chunks, outside of which nothing is seen; None: no chunks.
+        prefix: how many first positions every query sees.
+        sinks: how many first positions remain visible outside of the window.
+        least: the narrowest width that the window may have, if its source leaves that open; then
+            `window` is the widest. None: it is `window`.
+    """
+
+    source: str
+    causal: bool
+    window: int | None = None
+    chunk: int | None = None
+    prefix: int = 0
+    sinks: int = 0
+    least: int | None = None
+
+    @property
+    def required(self) -> ExpectedMask:
+        """What a query must see, whatever is left open."""
+        return self if self.least is None else replace(self, window=self.least, least=None)
+
+    def visible(self, n: int) -> torch.Tensor:
+        """Build the mask for as many queries as keys, True where a key is visible: `n_Q n_K`."""
+        _, k = masks.positions(n, n)
+        visible = torch.ones(n, n, dtype=torch.bool)
+        if self.window is not None:
+            visible &= masks.window(n, n, self.window - 1, self.window - 1) | (k < self.sinks)
+        if self.chunk is not None:
+            visible &= masks.chunk(n, n, self.chunk)
+        if self.causal:
+            visible &= masks.causal(n, n)
+        return visible | (k < self.prefix)
+
+    @property
+    def limit(self) -> int | None:
+        """The distance, in positions, beyond which nothing is seen; None: there is none."""
+        limits = [each for each in (self.window, self.chunk) if each is not None]
+        return min(limits) if limits else None
+
+    def without_limit(self) -> ExpectedMask:
+        """Return the mask of a layer that sees the whole text."""
+        return replace(self, window=None, chunk=None, sinks=0, least=None)
+
+
+def mask_of_options(properties: Properties, source: str) -> ExpectedMask:
+    """Return the mask that options describe."""
+    return ExpectedMask(
+        source,
+        properties.causal,
+        properties.window,
+        properties.chunk,
+        properties.prefix or 0,
+        properties.sinks or 0,
+    )
+
+
+@dataclass(frozen=True)
+class StatedMask:
+    """Which keys queries should see in each layer, and no others.
+
+    Attributes:
+        source: what says so.
+        visible: returns it for a number of positions: `n n`.
+    """
+
+    source: str
+    visible: Callable[[int], torch.Tensor]
+
+
+def read_stated_mask(expect: Any) -> StatedMask | None:
+    """Read a rule or several, a file, an array, or a function; None stays None.
+
+    Raises:
+        OptionError: it is none of these.
+    """
+    if expect is None:
+        return None
+    subject = getattr(expect, "mask_mod", expect)  # a BlockMask has sizes of its own
+    stated = list(subject) if isinstance(subject, list | tuple) else [subject]
+    names = [each if isinstance(each, str) else getattr(each, "__name__", "a mask") for each in stated]
+    source = f"--expect {' '.join(names)}"
+    others = [i for i, each in enumerate(stated) if not _is_rule(each)]
+    if stated and not others:
+        return StatedMask(source, partial(_visible_by_rules, stated, source))
+    for i in others:
+        if not _is_function(stated[i]):
+            name = type(stated[i]).__name__ if names[i] == "a mask" else names[i]
+            raise OptionError(f"{name} is not a mask to expect.", hint=HINT)
+    if not stated:
+        raise OptionError("nothing is not a mask to expect.", hint=HINT)
+    name = names[others[0]]
+    if len(stated) > 1:
+        raise OptionError(
+            f"several masks are rules, and {name} is not one.", hint="causal window:4, or a FILE"
+        )
+    function = load_target(subject).object
+    if not is_mask_function(function):
+        raise OptionError(
+            f"{name} is not a mask to expect, which is a function of b, h, q_idx and kv_idx.",
+            hint="the mask that it returns, as such a function or as a FILE, if it makes one",
+        )
+    return StatedMask(source, partial(_visible_by_function, function, name))
+
+
+def _is_rule(mask: Any) -> bool:
+    if isinstance(mask, str | os.PathLike):
+        return names_rule(os.fspath(mask))
+    return hasattr(mask, "shape") and not callable(mask)
+
+
+def _is_function(mask: Any) -> bool:
+    if isinstance(mask, str):
+        return re.fullmatch(r".*\.py(:.*)?|[\w.]+:[\w.]+", mask) is not None
+    return callable(mask) and not hasattr(mask, "state_dict")
+
+
+def _visible_by_function(function: Any, name: str, n: int) -> torch.Tensor:
+    """Call a function for each pair of `n` positions: `n n`."""
+    sizes = {"n_batch": 1, "n_head": 1, "n_Q": n, "n_K": n}
+    return visible_by_function(function, name, sizes)[0, 0]
+
+
+def _visible_by_rules(rules: list[Any], source: str, n: int) -> torch.Tensor:
+    """Build the mask of all rules for `n` positions: `n n`.
+
+    Raises:
+        OptionError: a rule is wrong, or sequences or heads should see different keys.
+        SizeError: a file is for another number of positions.
+    """
+    try:
+        parsed = parse_masks(rules).applied(align="top-left", dtype="float32")
+        shapes = [dict(zip(mask_axes(each, {}), each.shape, strict=True)) for each in parsed.files]
+        shapes += [{"n_batch": len(each)} for each in parsed.lengths]
+        sizes = {"n_batch": 1, "n_head": 1, "n_Q": n, "n_K": n}
+        for axis in ("n_batch", "n_head"):
+            sizes[axis] = max(each.get(axis, 1) for each in [*shapes, sizes])
+        visible = ~masks.hidden(parsed.build(sizes, "float32", "cpu"))
+    except AttnscopeError as error:
+        error.say(error.message, error.hint and error.hint.replace("--mask ", ""))
+        raise
+    planes = visible.expand(sizes["n_batch"], sizes["n_head"], n, n).flatten(0, 1)
+    if any(not torch.equal(each, planes[0]) for each in planes):
+        raise OptionError(
+            f"{source} differs between sequences or heads, and one visibility is compared.",
+            hint="a mask n_Q n_K",
+        )
+    return planes[0]

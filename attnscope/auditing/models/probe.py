@@ -1,0 +1,276 @@
+"""What the tests of one model have in common: its texts, what it promises, and its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from attnscope.auditing.expected import ExpectedMask
+from attnscope.auditing.measure.difference import FAILURES, Difference
+from attnscope.auditing.models.expected_masks import WINDOWS, mask_of_config, unread_window
+from attnscope.auditing.models.replay import layer_of
+from attnscope.auditing.models.subject import Run, Subject, Texts
+from attnscope.auditing.result import Evidence, Influence
+from attnscope.models.masks.observed import observe_masks
+from attnscope.models.tokenize import first_position, max_tokens
+
+
+@dataclass
+class LayerMask:
+    """Which keys the queries of one attention module give weight to.
+
+    Attributes:
+        path: the module's name.
+        layer: the index of its layer.
+        expected: the mask that its layer should have; None: nothing is known.
+        visible: `n_Q n_K`, in any head.
+        received: the mask that reached it, likewise; None if none did.
+    """
+
+    path: str
+    layer: int
+    expected: ExpectedMask | None
+    visible: torch.Tensor
+    received: torch.Tensor
+
+    def is_like(self, other: LayerMask) -> bool:
+        """Check whether two modules see the same keys, and received the same mask."""
+        return torch.equal(self.visible, other.visible) and torch.equal(self.received, other.received)
+
+    def expected_keys(self, n: int) -> torch.Tensor:
+        """Build the keys of `n` that should have weight: `n n`; all that have, if that is left open."""
+        if self.expected is None or self.expected.least is not None:
+            return self.visible[:n, :n]
+        return self.expected.visible(n)
+
+    def influence(
+        self, of: str, tokens: list[str] | None, expected: torch.Tensor | None = None
+    ) -> Influence:
+        """Show the keys with weight, beside the mask, and what is expected.
+
+        Args:
+            of: the layers.
+            tokens: the tokens of the text; None: it is random.
+            expected: `n_Q n_K`, which keys should have weight; None: nothing says so.
+        """
+        should = None if expected is None else expected.tolist()
+        weights = self.visible.double().tolist()
+        return Influence(f"weights of {of}", weights, should, self.received.tolist(), tokens)
+
+
+@dataclass
+class Probe:
+    """A model with the texts that it reads in an audit.
+
+    Attributes:
+        subject: the model.
+        texts: draws texts.
+        ids: the text, `1 n`; of an encoder-decoder model, the decoder's.
+        tokens: the tokens of `ids`; None: they are random.
+        source: the encoder's text, or None.
+        causal: whether the model is causal; None: nothing says so.
+        causal_source: what says so.
+        stated: the mask that options describe; None: they describe none.
+        thorough: whether to take more positions and lengths.
+    """
+
+    subject: Subject
+    texts: Texts
+    ids: torch.Tensor
+    source: torch.Tensor | None
+    causal: bool | None
+    causal_source: str
+    stated: ExpectedMask | None = None
+    tokens: list[str] | None = None
+    thorough: bool = False
+    _runs: dict[Any, Run] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        """The number of positions."""
+        return self.ids.shape[1]
+
+    def inputs(self, ids: torch.Tensor | None = None, **more: Any) -> dict[str, Any]:
+        """Return the model's arguments for a text; None: the probe's own."""
+        ids = self.ids if ids is None else ids
+        device = self.subject.module.device
+        inputs: dict[str, Any] = {"input_ids": ids.to(device)}
+        if self.source is not None:
+            source = self.source.expand(len(ids), -1)
+            inputs = {"input_ids": source.to(device), "decoder_input_ids": ids.to(device)}
+        if self.subject.takes("use_cache"):
+            inputs["use_cache"] = False
+        return inputs | more
+
+    def positions(self, begin: int, end: int) -> torch.Tensor:
+        """Return the position ids of a text from one position to another: `1 n`.
+
+        Those of some families begin after that of padding.
+        """
+        first = first_position(self.subject.config)
+        return torch.arange(begin + first, end + first, device=self.subject.module.device)[None]
+
+    def base(self, exact: bool) -> Run:
+        """Return the run on the text itself, which all properties share."""
+        return self.once(exact, lambda: self.subject.run(exact=exact, **self.inputs()))
+
+    def once(self, key: Any, run: Callable[[], Run]) -> Run:
+        """Return a run that several tests share."""
+        if key not in self._runs:
+            self._runs[key] = run()
+        return self._runs[key]
+
+    def expected_mask(self, layer: int | None) -> ExpectedMask | None:
+        """Return the mask that a layer should have: by options, or else by the configuration."""
+        if self.stated is not None:
+            return self.stated
+        config = self.subject.config
+        text = config.get_text_config(decoder=True if config.is_encoder_decoder else None)
+        if config.is_encoder_decoder and text is config:
+            return ExpectedMask("full attention", bool(self.causal))
+        return mask_of_config(text, layer, bool(self.causal))
+
+    @property
+    def expected_masks(self) -> list[ExpectedMask | None]:
+        """The masks that layers should have, each index once; None: a layer of another kind."""
+        return [self.expected_mask(layer) for layer in set(self.subject.layers.values())]
+
+    @property
+    def limits(self) -> set[int]:
+        """The widths of windows and chunks."""
+        limits = {each.limit for each in self.expected_masks if each is not None}
+        return {limit for limit in limits if limit is not None}
+
+    @property
+    def unread_window(self) -> str | None:
+        """What states a window whose width is unknown here, or None."""
+        if self.stated is not None:
+            return None
+        config = self.subject.config.get_text_config()
+        kinds = enumerate(getattr(config, "layer_types", None) or [])
+        unread = (
+            f"layer_types[{layer}]={kind!r}"
+            for layer, kind in kinds
+            if any(word in str(kind) for word in WINDOWS) and self.expected_mask(layer) is None
+        )
+        return unread_window(config) or next(unread, None)
+
+    @cached_property
+    def layer_masks(self) -> list[LayerMask]:
+        """The keys that each layer's queries give weight to, and the mask that its kernel received."""
+        return self.layer_masks_with(self.inputs())
+
+    def layer_masks_with(self, inputs: dict[str, Any]) -> list[LayerMask]:
+        """Measure `layer_masks` with other arguments of the model, for the first sequence."""
+        visible, received = (self._masks(inputs, measures=measures) for measures in (True, False))
+        return [
+            LayerMask(path, layer, self.expected_mask(layer), each, received[path, layer])
+            for (path, layer), each in visible.items()
+        ]
+
+    def _masks(self, inputs: dict[str, Any], *, measures: bool) -> dict[tuple[str, int], torch.Tensor]:
+        """Return the visible keys of each self-attention, in any head: `n_Q n_K`."""
+        found = observe_masks(self.subject.module, lambda: self.subject.run(**inputs), measures=measures)
+        n = inputs["input_ids" if self.source is None else "decoder_input_ids"].shape[1]
+        stacks = ("decoder",) if self.source is not None else ("self", "text", "decoder")
+        return {
+            (each.path, each.layer): each.visible[0].any(0)
+            for each in found
+            if each.stack in stacks and each.visible.shape[-2:] == (n, n)
+        }
+
+    def with_weights(
+        self,
+        evidence: Evidence,
+        inputs: dict[str, Any],
+        of: str,
+        expected: Callable[[LayerMask], torch.Tensor],
+    ) -> Evidence:
+        """Add to the evidence which keys have weight in its layer, if they are not those expected.
+
+        Args:
+            evidence: the evidence.
+            inputs: the arguments of the model in the run that differs, whose first sequence is shown.
+            of: what is particular about that run, in words.
+            expected: returns which keys should have weight there: `n_Q n_K`.
+        """
+        with suppress(*FAILURES):  # of models whose masks cannot be measured
+            for each in self.layer_masks_with(inputs):
+                keys = expected(each)
+                if each.layer == evidence.layer and not torch.equal(each.visible, keys):
+                    influence = each.influence(f"layer {each.layer}, {of}", None, keys)
+                    return replace(evidence, influence=influence)
+        return evidence
+
+    def selects(self, mask: LayerMask) -> bool:
+        """Check whether a module gives weight to other keys in another text."""
+        others = [
+            self._masks(self.inputs(self.texts.drawn(self.n)), measures=True)[mask.path, mask.layer]
+            for _ in range(2)
+        ]
+        return not all(torch.equal(mask.visible, each) for each in others)
+
+    def edges(self) -> list[int]:
+        """Return the lengths around the edges of windows and chunks that the model takes."""
+        most = max_tokens(self.subject.config) or 4 * self.n
+        lengths = {limit + more for limit in self.limits for more in (-1, 0, 1)}
+        lengths |= {2 * limit for limit in self.limits}
+        return sorted(n for n in lengths if 4 <= n <= min(most, 4 * self.n) and n != self.n)
+
+    def of_length(self, n: int) -> Probe:
+        """Return a probe of the same model with a random text of another length."""
+        source = None if self.source is None else self.texts.drawn(n + 3)
+        ids = self.texts.drawn(n)
+        return replace(self, ids=ids, source=source, tokens=None, thorough=False, _runs={})
+
+    def in_training(self) -> Probe:
+        """Return the same probe without its runs, for other statistics of batch norms."""
+        return replace(self, _runs={})
+
+    def evidence(self, found: Difference, changed: str, cause: slice | int | None = None) -> Evidence:
+        """Return the evidence of a difference, with the first layer whose output differs.
+
+        Args:
+            found: the difference.
+            changed: what was changed, in words.
+            cause: the positions that were changed, and which must not influence what differs: then with
+                the influence within the layer, and the line where it begins. None: without.
+        """
+        stage = found.stage
+        index = self.subject.layers.get(stage.rstrip("'"))
+        layer = None if cause is None else layer_of(self.subject, stage, self.inputs)
+        influence, line, no_line = None, None, ""
+        if layer is not None and cause is not None:
+            expected = self.expected_mask(index)
+            received = next((each.received for each in self.layer_masks if each.layer == index), None)
+            influence = layer.influence(
+                f"influence in layer {index}",
+                promised=None if expected is None else expected.visible(self.n).tolist(),
+                received=None if received is None else received.tolist(),
+                tokens=self.tokens,
+            )
+            still = self._still(influence, cause)
+            if still:
+                shorter = layer_of(self.subject, stage, lambda: self.inputs(self.ids[:, :-1]))
+                line, no_line = layer.leak(cause, still, shorter)
+        return Evidence(
+            changed, found.position, found.amount, found.rounding, index, stage, line, influence, no_line
+        )
+
+    @staticmethod
+    def _still(influence: Influence, cause: slice | int) -> list[int]:
+        """Return the positions that a change must not move, but that the layer does move."""
+        wrong = influence.wrong
+        n = len(influence.measured)
+        causes = set(range(n)[cause]) if isinstance(cause, slice) else {cause}
+        promised = influence.promised or []
+        return [
+            query
+            for query in {query for query, _ in wrong}
+            if not any(promised[query][key] for key in causes)
+        ]

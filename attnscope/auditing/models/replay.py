@@ -1,0 +1,117 @@
+"""Run one layer of a model again, with what it received, and other values at some positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from attnscope.auditing.measure.difference import FAILURES, above_rounding, influences
+from attnscope.auditing.measure.leak import first_leak
+from attnscope.auditing.models.subject import Subject, running
+from attnscope.auditing.result import Influence, Line
+from attnscope.observe.operators.tape import tensors_in
+
+
+class Layer:
+    """A layer with the arguments that it received in a run in float64.
+
+    Args:
+        subject: the model.
+        path: the layer's name in it.
+        inputs: the arguments of the model, for one sequence.
+
+    Attributes:
+        hidden: its input, `1 n d`.
+        is_repeatable: whether it computes the same again. If not, it depends on more than its arguments.
+    """
+
+    def __init__(self, subject: Subject, path: str, inputs: dict[str, Any]) -> None:
+        self.subject, self.path = subject, path
+        self.module = subject.exact.get_submodule(path)
+        self.n = inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"].shape[1]
+        calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
+        hook = self.module.register_forward_hook(
+            lambda _, args, kwargs, output: calls.append((args, kwargs, output)), with_kwargs=True
+        )
+        try:
+            subject.run(exact=True, **inputs)
+        finally:
+            hook.remove()
+        self.args, self.kwargs, output = calls[0]
+        found = [
+            each
+            for each in tensors_in((self.args, self.kwargs))
+            if each.is_floating_point() and each.dim() == 3 and each.shape[1] == self.n
+        ]
+        self.hidden = found[0] if found else None
+        self.is_repeatable = (
+            self.hidden is not None
+            and len(calls) == 1
+            and torch.equal(self.outputs(self.hidden), self._rows(output))
+        )
+
+    def outputs(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output for another input: `n d`."""
+        self.subject.n_forward += 1 / max(len(self.subject.layers), 1) * self.n / self.subject.n_tokens
+        return self._rows(self._repeated(hidden))
+
+    @staticmethod
+    def _rows(output: Any) -> torch.Tensor:
+        return next(tensors_in(output))[0].detach().clone()
+
+    def changed(self, positions: slice | int) -> torch.Tensor:
+        """Return the layer's input with other values at some positions, as large as the old ones."""
+        assert self.hidden is not None
+        result = self.hidden.clone()
+        part = slice(positions, positions + 1) if isinstance(positions, int) else positions
+        old = result[:, part]
+        noise = torch.randn(old.shape, generator=torch.Generator().manual_seed(0), dtype=old.dtype)
+        noise = noise.to(old.device)
+        result[:, part] = noise * old.norm(dim=-1, keepdim=True) / noise.norm(dim=-1, keepdim=True)
+        return result
+
+    def influence(self, of: str, **matrices: Any) -> Influence:
+        """Measure how much each position changes each: one run of the layer for each position."""
+        assert self.hidden is not None
+        changed = (self.outputs(self.changed(key)) for key in range(self.n))
+        amounts = above_rounding(influences(self.outputs(self.hidden), changed))
+        return Influence(of, amounts.tolist(), **matrices)
+
+    def leak(
+        self, positions: slice | int, still: list[int], shorter: Layer | None
+    ) -> tuple[Line | None, str]:
+        """Return the line where a change of some positions begins to move others; see `first_leak`.
+
+        Args:
+            positions: those that change.
+            still: those that should not move.
+            shorter: the layer in a text with one position less; None: it is not known.
+        """
+        other = self.changed(positions)
+        short = None if shorter is None else partial(shorter._repeated, shorter.hidden)
+        return first_leak(
+            lambda change: self._repeated(other if change else self.hidden), self.n, still, short
+        )
+
+    def _repeated(self, hidden: torch.Tensor | None) -> Any:
+        def put(each: Any) -> Any:
+            return hidden if each is self.hidden else each
+
+        args = tuple(map(put, self.args))
+        with running(exact=True):
+            return self.module(*args, **{name: put(each) for name, each in self.kwargs.items()})
+
+
+def layer_of(subject: Subject, stage: str, inputs: Callable[[], dict[str, Any]]) -> Layer | None:
+    """Return a layer to run again; None if the stage is not a layer, or it cannot be repeated."""
+    path = stage.rstrip("'")
+    if path not in subject.layers:
+        return None
+    try:
+        layer = Layer(subject, path, inputs())
+    except FAILURES:
+        return None
+    return layer if layer.is_repeatable else None

@@ -1,0 +1,221 @@
+"""A model to audit: run it on texts, also in float64, and record the output of every layer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from attnscope.observe.operators.tape import Widened, tensors_in
+from attnscope.process.default_dtype import default_dtype
+from attnscope.process.random_state import seed_torch
+
+INPUT, OUTPUT = "before the first layer", "output"
+"""The first and the last stage of a model."""
+
+
+@dataclass
+class Run:
+    """One run of a model.
+
+    Attributes:
+        stages: the output of each layer by path, in the order in which they ran, and the model's output
+            last; `n_batch n_position d`.
+        output: what the model returned.
+    """
+
+    stages: dict[str, torch.Tensor]
+    output: Any = field(repr=False)
+
+    def rows(self, positions: slice = slice(None), row: int = 0) -> dict[str, torch.Tensor]:
+        """Return the outputs of one sequence at some positions, by stage: `n_position d`."""
+        return {stage: tensor[row, positions] for stage, tensor in self.stages.items()}
+
+
+class Subject:
+    """A model to audit.
+
+    Args:
+        name: its name in messages.
+        module: the model, in the dtype to run in, in evaluation mode.
+        n_tokens: how many tokens a text has.
+
+    Attributes:
+        n_forward: how many times it ran on a text of `n_tokens`; rows of a batch run at once.
+        is_encoder_decoder: whether it has both; then the positions of the decoder are audited.
+    """
+
+    def __init__(self, name: str, module: Any, n_tokens: int) -> None:
+        self.name = name
+        self.module = module
+        self.n_tokens = n_tokens
+        self.n_forward = 0.0
+        self.config = module.config
+        self.parameters = set(inspect.signature(module.forward).parameters)
+        self.is_encoder_decoder = bool(getattr(module.config, "is_encoder_decoder", False))
+
+    @cached_property
+    def exact(self) -> Any:
+        """A copy in float64."""
+        copy = deepcopy(self.module).double()
+        if hasattr(copy, "_can_set_experts_implementation") and copy._can_set_experts_implementation():
+            copy.set_experts_implementation("eager")
+        return copy
+
+    @cached_property
+    def layers(self) -> dict[str, int]:
+        """The paths of the layers, with their indices: members of a list that is not in another layer.
+
+        Of an encoder-decoder model, the decoder's.
+        """
+        found: dict[str, int] = {}
+        model, prefix = self.module, ""
+        if self.is_encoder_decoder:
+            model = self.module.get_decoder()
+            prefix = next(path for path, each in self.module.named_modules() if each is model) + "."
+        for name, module in model.named_modules():
+            path = prefix + name
+            if isinstance(module, torch.nn.ModuleList | torch.nn.Sequential) and len(module) > 0:
+                if any(path.startswith(f"{layer}.") for layer in found):
+                    continue
+                if isinstance(module, torch.nn.Sequential) and not any(
+                    "attention" in type(each).__name__.lower() for each in module.modules()
+                ):
+                    continue
+                found |= {f"{path}.{index}": int(index) for index in module._modules}
+        return found
+
+    def takes(self, name: str) -> bool:
+        """Whether the model's forward has a parameter."""
+        return name in self.parameters
+
+    def run(self, *, exact: bool = False, **inputs: Any) -> Run:
+        """Run the model, and record the output of every layer.
+
+        Args:
+            exact: whether to run a copy in float64.
+            inputs: arguments of its forward; tensors `n_batch n_position`.
+        """
+        module = self.exact if exact else self.module
+        main: torch.Tensor = inputs[
+            "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
+        ]
+        self.n_forward += main.shape[1] / self.n_tokens
+        stages: dict[str, torch.Tensor] = {}
+        seed_torch(0)
+        with recorded(module, self.layers, stages), running(exact):
+            output = module(**inputs, **({"return_dict": True} if self.takes("return_dict") else {}))
+        stages[OUTPUT] = self.main_output(output)
+        return Run(self._aligned(stages, main.shape), output)
+
+    @staticmethod
+    def main_output(output: Any) -> torch.Tensor:
+        """Return logits, or else the last hidden states."""
+        for name in ("logits", "last_hidden_state"):
+            if isinstance(output, Mapping) and isinstance(output.get(name), torch.Tensor):
+                return output[name]
+        return next(tensors_in(output))
+
+    @staticmethod
+    def _aligned(stages: Mapping[str, torch.Tensor], shape: torch.Size) -> dict[str, torch.Tensor]:
+        """Return the stages whose tensors have the axes `n_batch n_position …`."""
+        n_batch, n = shape
+        aligned = {}
+        for stage, tensor in stages.items():
+            if tensor.dim() >= 3 and tensor.shape[:2] == (n_batch, n):
+                aligned[stage] = tensor
+            elif tensor.dim() >= 3 and tensor.shape[:2] == (n, n_batch):
+                aligned[stage] = tensor.transpose(0, 1)
+            elif tensor.dim() == 2 and tensor.shape[0] == n_batch * n:
+                aligned[stage] = tensor.view(n_batch, n, -1)
+        return aligned
+
+
+@contextmanager
+def running(exact: bool) -> Iterator[None]:
+    """Run without gradients; exactly: in float64, also where a model asks for float32."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if exact:
+            stack.enter_context(default_dtype(torch.float64))
+            stack.enter_context(Widened())
+        yield
+
+
+@contextmanager
+def recorded(
+    module: torch.nn.Module, layers: Mapping[str, int], stages: dict[str, torch.Tensor]
+) -> Iterator[None]:
+    """Record the input of the first layer that runs, and the output of every layer."""
+    hooks = []
+
+    def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not stages:
+            found = next(tensors_in((args, kwargs)), None)
+            if found is not None:
+                stages[INPUT] = found.detach().clone()
+
+    def after(path: str) -> Any:
+        def record(_: Any, args: Any, output: Any) -> None:
+            found = next(tensors_in(output), None)
+            if found is not None:
+                name = path
+                while name in stages:  # a layer that runs more than once
+                    name += "'"
+                stages[name] = found.detach().clone()
+
+        return record
+
+    for path in layers:
+        layer = module.get_submodule(path)
+        hooks.append(layer.register_forward_pre_hook(before, with_kwargs=True))
+        hooks.append(layer.register_forward_hook(after(path)))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class Texts:
+    """Draw token ids that are words: neither padding nor special.
+
+    Args:
+        config: the model's configuration, which has the size of the vocabulary.
+        special: further ids to avoid, such as those of the tokenizer.
+        seed: of all draws.
+    """
+
+    def __init__(self, config: Any, special: Iterable[int] = (), seed: int = 0) -> None:
+        text = config.get_text_config()
+        n_vocab = int(text.vocab_size)
+        avoided = {int(each) for each in special if each is not None} | {0}
+        for part in (config, text):
+            for name, value in vars(part).items():
+                if name.endswith(("_token_id", "_token_index")):
+                    avoided |= set(value if isinstance(value, list) else [value]) - {None}
+        pool = [each for each in range(n_vocab) if each not in avoided]
+        self.pool = torch.tensor(pool or range(n_vocab))
+        pads = [getattr(text, name, None) for name in ("pad_token_id", "eos_token_id")]
+        self.pad = next((each for each in pads if isinstance(each, int) and 0 <= each < n_vocab), 0)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def drawn(self, n: int) -> torch.Tensor:
+        """Return random ids: `1 n`."""
+        return self.pool[torch.randint(len(self.pool), (1, n), generator=self.generator)]
+
+    def changed(self, ids: torch.Tensor, positions: slice | int) -> torch.Tensor:
+        """Return ids that differ at every one of some positions, and at no other."""
+        result = ids.clone()
+        part = slice(positions, positions + 1) if isinstance(positions, int) else positions
+        old = result[:, part]
+        index = torch.randint(len(self.pool), old.shape, generator=self.generator)
+        new = self.pool[index]
+        result[:, part] = torch.where(new == old, self.pool[(index + 1) % len(self.pool)], new)
+        return result

@@ -1,0 +1,388 @@
+"""Audit code: which properties it has, by how positions of its output change with those of its input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnscope.auditing.code.code import Code, code_of
+from attnscope.auditing.code.layout import is_number
+from attnscope.auditing.code.masks import Mask, stated_masks
+from attnscope.auditing.expected import ExpectedMask, StatedMask, mask_of_options, read_stated_mask
+from attnscope.auditing.measure.difference import relative
+from attnscope.auditing.measure.leak import too_large
+from attnscope.auditing.options import CodeInput, Properties, Run
+from attnscope.auditing.result import (
+    BROKEN,
+    HOLDS,
+    NOT_APPLICABLE,
+    UNDECIDED,
+    Audit,
+    Evidence,
+    Influence,
+    Property,
+)
+from attnscope.errors import OptionError, SizeError
+from attnscope.implementations.inputs import inputs_by_name
+from attnscope.implementations.options import Pairing
+from attnscope.process.random_state import kept_global_random_state
+from attnscope.user_code.load import load_target
+from attnscope.user_code.signatures import signature_of
+
+OF_MODELS = {
+    "packed": "texts in one row are tested in models, by the positions that they take",
+    "cache": "code is called once, without a cache",
+    "kernels": "code runs with the kernel that it calls",
+}
+"""Why some properties of models are not tested in code."""
+
+
+def audit_code(target: Any, inputs: CodeInput, properties: Properties, run: Run) -> Audit:
+    """Test the properties of code; see `attnscope.audit`."""
+    if properties.prefix and not (properties.causal or properties.window or properties.chunk):
+        raise OptionError(
+            "--prefix is for first positions that are seen beside a causal mask or a window.",
+            hint="--causal --prefix N",
+        )
+    stated = read_stated_mask(properties.expect)
+    values = inputs_by_name(target, () if inputs.inputs is None else inputs.inputs, inputs.call)
+    pairing = Pairing(
+        inputs.init or (), values, list(inputs.where or ()), inputs.call, seed=run.seed or 0
+    )
+    names = [inputs.mask_input] if isinstance(inputs.mask_input, str) else inputs.mask_input or ()
+    loaded = load_target(target)
+    options = [f"--{name}" for name, is_requested in properties.requested.items() if is_requested]
+    if not options:
+        raise OptionError(
+            f"nothing says which positions of {loaded.name} should influence which.",
+            hint="--causal, --bidirectional, --window N or --expect MASK",
+        )
+    source = ", ".join(each for each in options if each in ("--causal", "--bidirectional", "--window"))
+    with kept_global_random_state():
+        code = code_of(loaded, pairing, inputs.positions, stated_masks(names), run.dtype)
+        result = _audit(code, mask_of_options(properties, source), properties.requested, stated)
+    if run.thorough:
+        result.notices.append("--thorough changes nothing: of code, every position is changed anyway")
+    return result
+
+
+def _audit(
+    code: Code, expected: ExpectedMask, requested: dict[str, bool], stated: StatedMask | None
+) -> Audit:
+    """Test every property, those that options ask for or not."""
+    tests: dict[str, Callable[[], Property]] = {
+        "causal": lambda: _causal(code, expected),
+        "bidirectional": lambda: _bidirectional(code, expected, requested["bidirectional"]),
+        "window": lambda: _window(code, expected),
+        "coverage": lambda: _coverage(code, expected, requested),
+        "padding": lambda: _padding(code.showing(expected), requested["padding"]),
+        "batch": lambda: _batch(code),
+    }
+    if stated is not None:
+        tests["expect"] = lambda: _stated(code, stated)
+    properties = [
+        replace(tests[name](), requested=is_requested)
+        for name, is_requested in requested.items()
+        if name in tests
+    ]
+    if why := code.not_finite():
+        properties = [_without_evidence(each, why) for each in properties]
+    properties += [
+        Property(name, UNDECIDED, "of models", why, requested=True)
+        for name, why in OF_MODELS.items()
+        if requested[name]
+    ]
+    notices = list(code.notices)
+    is_other = any(each.name == "window" and each.status == BROKEN for each in properties)
+    if is_other and stated is None and not expected.causal:
+        notices.append("--expect MASK states a visibility that is not a window of one axis")
+    kind = "class" if code.module is not None else "function"
+    influences = [code.showing(expected).influence()]
+    dtype = str(code.runs.dtype).removeprefix("torch.")
+    return Audit(
+        code.title, kind, dtype, code.n, code.runs.count, properties,
+        notices=notices, influences=influences,
+    )  # fmt: skip
+
+
+def _holds(code: Code, name: str, source: str, text: str, visible: torch.Tensor) -> Property:
+    """Return that a property holds, unless something moves by so little that rounding may be why."""
+    if doubt := code.doubt(visible):
+        return Property(name, UNDECIDED, source, doubt)
+    return Property(name, HOLDS, source, text)
+
+
+def _without_evidence(found: Property, why: str) -> Property:
+    """Return that a property is undecided, unless something moved: NaN and infinity show nothing."""
+    moved = found.evidence is not None and found.evidence.amount > 0
+    if found.status == NOT_APPLICABLE or moved:
+        return found
+    return replace(found, status=UNDECIDED, found=why, evidence=None)
+
+
+def _wrong(
+    code: Code, name: str, source: str, influence: Influence, pairs: list[tuple[int, int]],
+    prefix: str = "", padding: Collection[int] = (),
+) -> Property:  # fmt: skip
+    """Return that a property is broken by pairs of positions, with the line where it begins.
+
+    Queries that see no key in this input show nothing: a softmax spreads them over hidden keys. Those of
+    the padding must not matter.
+    """
+    query, key = max(pairs, key=lambda pair: influence.measured[pair[0]][pair[1]])
+    try:
+        rows, alone = code.fully_masked()
+    except SizeError:
+        why = f"{prefix}position {key} moves position {query}, maybe as that one sees no key"
+        return Property(name, UNDECIDED, source, f"{why}: {too_large()}")
+    rows -= set(padding)
+    seeing = [pair for pair in pairs if not rows or (alone and pair[0] not in rows)]
+    if not seeing:
+        which = ", ".join(map(str, sorted(rows)))
+        queries = f"query {which} sees" if len(rows) == 1 else f"queries {which} see"
+        why = f"{prefix}{queries} no key in this input"
+        return Property(name, UNDECIDED, source, why)
+    query, key = max(seeing, key=lambda pair: influence.measured[pair[0]][pair[1]])
+    still = [row for row, one in seeing if one == key]
+    line, no_line = code.leak(key, still)
+    evidence = Evidence(
+        f"position {key}",
+        query,
+        influence.measured[query][key],
+        code.rounding,
+        line=line,
+        influence=influence,
+        no_line=no_line,
+    )
+    text = f"{prefix}changing position {key} moves position {query}; {len(seeing)} such pairs"
+    return Property(name, BROKEN, source, text, evidence)
+
+
+def _causal(code: Code, expected: ExpectedMask) -> Property:
+    if not expected.causal:
+        return Property("causal", NOT_APPLICABLE, "--causal tests it", "")
+    full = expected.without_limit()
+    code = code.showing(full)
+    visible = full.visible(code.n)
+    influence = code.influence(visible & (code.measured > 0))  # what is missing is for coverage
+    if influence.wrong:
+        return _wrong(code, "causal", expected.source, influence, influence.wrong)
+    with code.in_training() as training:
+        if training is not None:
+            influence = training.influence(visible & (training.measured > 0))
+            if influence.wrong:
+                pairs, when = influence.wrong, "in training, "
+                return _wrong(training, "causal", expected.source, influence, pairs, when)
+    text = f"changing each of {code.n} positions moves none before it"
+    return _holds(code, "causal", expected.source, text, visible)
+
+
+def _bidirectional(code: Code, expected: ExpectedMask, requested: bool) -> Property:
+    name = "bidirectional"
+    if expected.causal or not requested:
+        why = "--causal excludes it" if expected.causal else "--bidirectional tests it"
+        return Property(name, NOT_APPLICABLE, why, "")
+    code = code.showing(expected)
+    influence = code.influence(expected.visible(code.n))
+    for side, part in (("later", code.amounts.triu(1)), ("earlier", code.amounts.tril(-1))):
+        if not bool(part.any()):
+            text = f"no position moves when {side} positions change"
+            evidence = Evidence(f"{side} positions", 0, 0.0, 0.0, influence=influence)
+            return Property(name, BROKEN, "--bidirectional", text, evidence)
+    text = "positions move when earlier or later ones change"
+    return Property(name, HOLDS, "--bidirectional", text)
+
+
+def _window(code: Code, expected: ExpectedMask) -> Property:
+    if expected.limit is None:
+        return Property("window", NOT_APPLICABLE, "--window or --chunk tests it", "")
+    reach = _reach(code, expected)
+    if reach.limit is not None and reach.limit >= code.n:
+        why = f"{code.n} positions do not reach beyond {reach.limit}"
+        return Property("window", UNDECIDED, expected.source, why)
+    depth, code = code.depth, code.showing(expected)
+    influence = code.influence(reach.visible(code.n))
+    pairs = [(query, key) for query, key in influence.wrong if not expected.causal or key <= query]
+    if pairs:
+        return _wrong(code, "window", expected.source, influence, pairs)
+    text = f"changing each of {code.n} positions moves none outside"
+    if depth > 1 and expected.window is not None:
+        text += f" of {reach.limit} through {depth} layers"
+    return _holds(code, "window", expected.source, text, reach.visible(code.n))
+
+
+def _reach(code: Code, expected: ExpectedMask) -> ExpectedMask:
+    """Widen a window to the keys visible through all layers: W − 1 positions further for each."""
+    if expected.window is None or code.depth == 1:
+        return expected
+    window = expected.window + (code.depth - 1) * (expected.window - 1)
+    return replace(expected, window=window)
+
+
+def _coverage(code: Code, expected: ExpectedMask, options: dict[str, bool]) -> Property:
+    requested = options["coverage"]
+    if not (expected.causal or options["bidirectional"]):
+        why = "--causal or --bidirectional says whether later positions should be seen"
+        return Property("coverage", UNDECIDED if requested else NOT_APPLICABLE, why, "")
+    code = code.showing(expected)
+    visible = _reach(code, expected).visible(code.n)
+    influence = code.influence(visible)
+    source = f"{expected.source}, --coverage" if requested else expected.source
+    found = _missing(code, "coverage", source, visible, influence)
+    if found is not None and not (requested or expected.limit is not None):
+        text = f"only --coverage asks for it: {found.found}"
+        return Property("coverage", NOT_APPLICABLE, text, "")
+    if found is not None:
+        return found
+    text = f"each of {code.n} positions moves every one that it should"
+    return Property("coverage", HOLDS, source, text)
+
+
+def _missing(
+    code: Code, name: str, source: str, visible: torch.Tensor, influence: Influence
+) -> Property | None:
+    """Return that a property is broken by influence that is missing; None if it is not."""
+    missing = (visible & (code.amounts == 0)).nonzero().tolist()
+    if missing:
+        query, key = missing[0]
+        text = f"changing position {key} does not move position {query}; {len(missing)} such pairs"
+        evidence = Evidence(f"position {key}", query, 0.0, 0.0, influence=influence)
+        return Property(name, BROKEN, source, text, evidence)
+    faint = (visible & (code.measured == 0)).nonzero().tolist() if code.runs.is_exact else []
+    if faint:
+        query, key = faint[0]
+        why = f"changing position {key} moves position {query} less than rounding might"
+        return Property(name, UNDECIDED, source, why)
+    return None
+
+
+def _stated(code: Code, stated: StatedMask) -> Property:
+    """Look for influence that is not expected, through all layers, and for what is missing.
+
+    A position may always have influence on itself, because residuals carry it on.
+    """
+    visible, depth = stated.visible(code.n), code.depth
+    code = code.showing(stated)
+    required = _through(visible, depth)
+    allowed = _through(visible | torch.eye(code.n, dtype=torch.bool), depth)
+    influence = code.influence(required | (allowed & (code.measured > 0)))
+    if influence.wrong:
+        return _wrong(code, "expect", stated.source, influence, influence.wrong)
+    found = _missing(code, "expect", stated.source, required, influence)
+    if found is not None:
+        return found
+    text = "each position moves those that are expected, and no others"
+    if depth > 1:
+        text += f", through {depth} layers"
+    return _holds(code, "expect", stated.source, text, allowed)
+
+
+def _through(visible: torch.Tensor, depth: int) -> torch.Tensor:
+    """Compute the keys visible through several layers: `n n`."""
+    return torch.linalg.matrix_power(visible.double(), depth) > 0
+
+
+def _batch(code: Code) -> Property:
+    inputs, output, axes = code.inputs, code.output(), code.layout.axes
+    others = {each.name for each in code.masks}
+    batches = {name: code.batch_axis(name) for name in axes if name not in others}
+    axis = batches[code.changing.names[0]]
+    if axis is None:
+        why = "no axis before that of the positions, and none is called B"
+        return Property("batch", NOT_APPLICABLE, why, "")
+    size = output.shape[axis] if output.dim() > axis != code.layout.out_axis else 1
+    names = [name for name, own in batches.items() if own == axis]
+    names = [name for name in names if inputs[name].shape[axis] == size > 1]
+    if not set(names) & set(code.changing.names) or output.dim() < 3:
+        why = "inputs and output have no batch of two or more sequences"
+        return Property("batch", NOT_APPLICABLE, why, "")
+    source = "the first axis is the batch" if axis == 0 else f"axis {axis} is the batch"
+    changed = {name: code.other(inputs[name], axis, [1]) for name in names}
+    first = [each.select(axis, 0)[None].flatten(1) for each in (output, code.output(changed))]
+    gap = float(relative(*first).max())
+    text = "exchanging sequence 1 moves sequence 0"
+    if gap > code.runs.rounding:
+        evidence = Evidence("sequence 1", 0, gap, code.rounding)
+        return Property("batch", BROKEN, source, text, evidence)
+    if gap > 0 and not code.runs.is_exact:
+        text += f" by {gap:.1g}, which may be rounding"
+        return Property("batch", UNDECIDED, source, text)
+    text = "exchanging the other sequence moves nothing"
+    return Property("batch", HOLDS, source, text)
+
+
+def _padding(code: Code, requested: bool) -> Property:
+    if not code.masks or not requested:
+        why = "--padding tests it" if code.masks else "no input is a mask"
+        status = UNDECIDED if requested else NOT_APPLICABLE
+        hint = f": {_mask_hint(code)}" if requested else ""
+        return Property("padding", status, why + hint, "")
+    done = []
+    for mask in code.masks:
+        if why := _misread(code, mask):
+            source = f"{mask.name} hides positions"
+            return Property("padding", UNDECIDED, source, why)
+        for side, keys in mask.sides().items():
+            found = _padded(code, mask, side, keys)
+            if found is not None:
+                return found
+        sides = " and ".join(mask.sides())
+        meaning = mask.meaning.text
+        done.append(f"{sides}: changing positions that {mask.name} hides ({meaning}) moves no other")
+    names = ", ".join(each.name for each in code.masks)
+    return Property("padding", HOLDS, f"{names} hides positions", "; ".join(done))
+
+
+def _misread(code: Code, mask: Mask) -> str:
+    """Explain why the value of a mask of ones and zeros that hides is not known; empty: it is known."""
+    values, name = code.inputs[mask.name], mask.name
+    is_binary = bool(((values == 0) | (values == 1)).all() and (values == 1).any())
+    is_added = mask.hides and mask.meaning.hidden < 0
+    if mask.is_stated or name in code.runs.side.drawn or not (is_added and is_binary):
+        return ""
+    contained = "is 1 everywhere" if bool((values == 1).all()) else "has ones and zeros"
+    return (
+        f"{name} {contained}, and of 0, 1 and −∞, only −∞ hides:"
+        f" --mask-input {name}=0 or --mask-input {name}=-inf says which should"
+    )
+
+
+def _mask_hint(code: Code) -> str:
+    """Return in words what gives the code a mask: a parameter that is called so, or an input by name."""
+    called = signature_of(getattr(code.runs.side.callable, "forward", code.runs.side.callable))
+    parameters = called.parameters if called is not None else ()
+    masks = [name for name in parameters if "mask" in name.lower() and name not in code.inputs]
+    if not masks:
+        return "--mask-input NAME says which hides positions"
+    mask = next((name for name in masks if "pad" in name), masks[0])
+    options = []
+    for name in code.changing.names:
+        axis, batch = code.layout.axes[name], code.batch_axis(name)
+        labels = {axis: "T:", batch: "B:"}
+        sizes = [f"{labels.get(i, '')}{size}" for i, size in enumerate(code.inputs[name].shape)]
+        if name in code.runs.side.drawn and is_number(code.inputs[name]):
+            options.append(f"--input {name}={','.join(sizes)}")
+    options.append(f"--input {mask}=B,T@bool")
+    return f"{' '.join(options)} gives one"
+
+
+def _padded(code: Code, mask: Mask, side: str, keys: Collection[int]) -> Property | None:
+    """Return that changing positions of the padding moves others; None if it does not."""
+    hidden = replace(code.with_inputs({mask.name: mask.hiding(keys)}), changing=mask.group)
+    rows = mask.real_rows(keys, code.layout.n)
+    wrong = torch.zeros_like(hidden.amounts, dtype=torch.bool)
+    wrong[torch.tensor(rows)[:, None], torch.tensor(list(keys))] = True
+    source = f"{mask.name} hides positions"
+    influence = hidden.influence((hidden.measured > 0) & ~wrong)
+    if not influence.wrong:
+        why = hidden.not_finite(rows) or hidden.doubt(~wrong)
+        found = f"padding on the {side}: {why}"
+        return Property("padding", UNDECIDED, source, found) if why else None
+    prefix = f"padding on the {side}, which {mask.name} hides ({mask.meaning.text}): "
+    if not mask.is_known:
+        prefix = f"padding on the {side}, whatever the values of {mask.name} mean: "
+    padding = set(range(code.layout.n)) - set(rows)
+    return _wrong(hidden, "padding", source, influence, influence.wrong, prefix, padding)

@@ -1,0 +1,122 @@
+"""Pictures of influence in any format: which are drawn, their cells, and what is wrong in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnscope.auditing.result import Audit, Influence, Property
+from attnscope.document.grid.pooling import pooled
+from attnscope.units import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NONE, RIGHT, WRONG, MISSING = range(4)
+"""What is in a cell: nothing, influence, influence that should not be, or none that should be."""
+
+MEANINGS = {WRONG: "should not be", MISSING: "is missing"}
+"""What the marks of wrong cells mean."""
+
+MASK = "the mask that reached the layer"
+"""The title of the second panel."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of one panel.
+
+    Attributes:
+        amounts: `rows columns`, the largest influence in each cell; of a mask, 1 if a pair is visible.
+        kinds: `rows columns`, what is in each cell: NONE, RIGHT, WRONG or MISSING.
+    """
+
+    amounts: np.ndarray
+    kinds: np.ndarray
+
+
+def subjects(result: Audit) -> list[tuple[Property | None, Influence | None]]:
+    """List the broken properties, with their pictures; and what was measured, if none has a picture."""
+    broken = [
+        (each, None if each.evidence is None else each.evidence.influence) for each in result.broken
+    ]
+    if any(influence is not None for _, influence in broken):
+        return [*broken]
+    return [*broken, *((None, each) for each in result.influences)]
+
+
+def pictures(result: Audit) -> list[tuple[Property | None, Influence]]:
+    """List the pictures, each with its broken property if there is one."""
+    return [(each, influence) for each, influence in subjects(result) if influence is not None]
+
+
+def panels(influence: Influence, rows: Sequence[range], columns: Sequence[range]) -> Iterator[Cells]:
+    """Yield the cells of what was measured, and of the mask that reached attention, if one did.
+
+    Args:
+        influence: the influence.
+        rows, columns: the positions of the output in each row of cells, and of the input in each column.
+    """
+    import numpy as np
+
+    measured = _finite(influence)
+    matrices = [measured] if influence.received is None else [measured, np.array(influence.received)]
+    q, k = slice(rows[0].start, rows[-1].stop), slice(columns[0].start, columns[-1].stop)
+    rows, columns = (
+        [range(each.start - axis[0].start, each.stop - axis[0].start) for each in axis]
+        for axis in (rows, columns)
+    )
+    for matrix in matrices:
+        part = matrix[q, k]
+        promised = part > 0 if influence.promised is None else np.array(influence.promised)[q, k]
+        kinds = np.zeros((len(rows), len(columns)), dtype=np.int8)
+        for kind, pairs in (
+            (RIGHT, (part > 0) & promised),
+            (MISSING, (part == 0) & promised),
+            (WRONG, (part > 0) & ~promised),
+        ):
+            kinds[pooled(pairs, rows, columns)] = kind
+        yield Cells(pooled(part.astype(float), rows, columns), kinds)
+
+
+def _finite(influence: Influence) -> np.ndarray:
+    """Put the largest number in place of infinity: `n_Q n_K`."""
+    import numpy as np
+
+    measured = np.array(influence.measured, dtype=float)
+    largest = measured[np.isfinite(measured)].max(initial=0.0)
+    return np.nan_to_num(measured, nan=0.0, posinf=largest or 1.0)
+
+
+def top(influence: Influence) -> float:
+    """Return the largest influence of a position on another: on itself, a residual's is far larger."""
+    import numpy as np
+
+    measured = _finite(influence)
+    others = measured[np.eye(*measured.shape) == 0]
+    return float(others.max(initial=0.0) or measured.max(initial=0.0))
+
+
+def titles(influence: Influence) -> list[str]:
+    """Return the titles of the panels."""
+    return [influence.of] if influence.received is None else [influence.of, MASK]
+
+
+def has_amounts(influence: Influence) -> bool:
+    """Check whether it was measured how large influence is, and not only whether there is any."""
+    return any(amount not in (0.0, 1.0) for row in influence.measured for amount in row)
+
+
+def mask_sentences(influence: Influence) -> Iterator[str]:
+    """Yield what the mask says of the pairs that are wrong: whether it is the mask that is wrong."""
+    if influence.received is None:
+        return
+    for pairs, kind, verb, visible in (
+        (influence.wrong, "wrong pair", "shows", True),
+        (influence.missing, "missing pair", "hides", False),
+    ):
+        if pairs:
+            n = sum(influence.received[query][key] == visible for query, key in pairs)
+            how_many = {len(pairs): "all", 0: "none"}.get(n, f"{n:,}")
+            yield f"of {counted(len(pairs), kind)}, {MASK} {verb} {how_many}"

@@ -1,0 +1,64 @@
+"""A property that is tested in several ways, such as with each kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from attnscope.auditing.measure.difference import Difference, equality
+from attnscope.auditing.models.probe import Probe
+from attnscope.auditing.result import BROKEN, HOLDS, UNDECIDED, Evidence, Property
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to test a property.
+
+    Attributes:
+        name: such as the name of a kernel.
+        found: the difference.
+        changed: what was changed, in words.
+        difference: the sentence if something moved.
+        weights: adds to the evidence which keys have weight then; None: nothing is added.
+    """
+
+    name: str
+    found: Difference
+    changed: str
+    difference: str
+    weights: Callable[[Evidence], Evidence] | None = None
+
+
+def verdict(
+    probe: Probe,
+    name: str,
+    source: str,
+    variants: Iterable[Variant],
+    agreement: Callable[[list[str]], str],
+) -> Property:
+    """Return that a property is broken if it is in one way, and holds if it does in at least one.
+
+    Args:
+        probe: the model.
+        name, source: as in `Property`.
+        variants: the ways, each computed when the one before it has not moved.
+        agreement: returns the sentence if nothing moved, for the names of those that could be decided.
+    """
+    done, left_out, amounts = [], [], []
+    for each in variants:
+        if each.found.status == "different":
+            evidence = probe.evidence(each.found, each.changed)
+            if each.weights is not None:
+                evidence = each.weights(evidence)
+            return Property(name, BROKEN, source, each.difference, evidence)
+        if each.found.status == "undecided":
+            left_out.append(f"{each.name}: {each.found.why}")
+        else:
+            done.append(each.name)
+            amounts.append(each.found.amount)
+    if not done:
+        return Property(name, UNDECIDED, source, "; ".join(left_out))
+    text = f"{agreement(done)}, {equality(max(amounts))}"
+    if left_out:
+        text += f"; undecided: {'; '.join(left_out)}"
+    return Property(name, HOLDS, source, text)

@@ -1,0 +1,249 @@
+"""Compare the heads of two checkpoints by their weights: `attnscope.compare_checkpoints`."""
+
+from __future__ import annotations
+
+from math import isinf
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.adapter import AdaptedWeights, read_adapter
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.checkpoints.heads import Heads, heads_of
+from attnscope.checkpoints.indices import Indices, check_indices, enumerated, parse_indices
+from attnscope.checkpoints.tensor_names import Stack, choose_stack, find_stacks
+from attnscope.checkpoints.tensors import Weights, open_weights
+from attnscope.comparison.map_differences import HeadDifferences
+from attnscope.comparison.weights.difference import CIRCUITS, HINT, LayerDifference, check_comparable
+from attnscope.errors import ModelError, OptionError
+from attnscope.heads.result import HeadRow, head_name
+from attnscope.process.progress import Progress, silent, stage
+from attnscope.text import nearest
+from attnscope.weights.head_weights import find_weights
+
+MOST_NAMED = 3
+"""The most tensors or heads that a notice names."""
+
+Opened = tuple[Checkpoint, Weights]
+"""A checkpoint and its tensors, with an adapter or without."""
+
+
+def compare_checkpoints(
+    a: Any,
+    b: Any = None,
+    *,
+    adapter: str | Path | None = None,
+    stack: str | None = None,
+    layers: Indices = None,
+    heads: Indices = None,
+    sort: str | None = None,
+    reverse: bool = False,
+    top: int | None = None,
+    progress: Progress = silent,
+) -> HeadDifferences:
+    """Compare the attention weights of two checkpoints of one architecture, head by head.
+
+    For example, a model before and after fine-tuning::
+
+        change = attnscope.compare_checkpoints("gpt2", "./my-finetuned-gpt2")
+        change = attnscope.compare_checkpoints("gpt2", adapter="./my-lora")
+        change[3, 7].values["QK"]  # relative change of W_Qᵀ·W_K in layer 3, head 7
+        change.ranked("OV", top=10)
+        change.save("change.html")
+
+    Layers are read one after the other, by ranges of bytes, without torch or transformers where weights
+    are stored as safetensors.
+
+    Args:
+        a, b: the checkpoints, each as in `head_weights`: a folder, a hub name, a GGUF file, another file
+            of weights beside its config.json, or a model that transformers has loaded. If `b` is None,
+            it is `a` with the adapter.
+        adapter: a folder in which PEFT has saved a LoRA adapter, which is merged into `b` in float32.
+        stack: the stack of layers, if there are several; None: all.
+        layers, heads: an index from 0, several, a range, or `0-3`; None or `all`: all.
+        sort: the metric by which heads are ranked when shown, largest first; `rows` keep their order.
+        reverse: rank the smallest first.
+        top: the number of heads to show.
+        progress: called with the progress of the work.
+
+    Returns:
+        For each head the relative changes of its weights, of QK and of OV, and the ranks of the changes.
+
+    Raises:
+        ModelError: there is no such model, stack, layer or head, files cannot be read, or the sizes of
+            the two differ; or the adapter is not LoRA, or does not belong to `b`.
+        OptionError: there is no such metric, or neither `b` nor an adapter.
+    """
+    if b is None and adapter is None:
+        raise OptionError(
+            "there is one model, but a comparison takes two.", hint="a second model, or --adapter FOLDER"
+        )
+    one = find_weights(a)
+    other = one if b is None else find_weights(b)
+    tensors = open_weights(one), open_weights(other)
+    adapted = None if adapter is None else _adapted(other, tensors[1], adapter)
+    pairs = _pairs((one, tensors[0]), (other, adapted or tensors[1]), stack)
+    sizes = {each.stack.name: (each.stack.n_layer, each.n_head) for each, _ in pairs}
+    chosen_layers, chosen_heads = parse_indices("--layer", layers), parse_indices("--head", heads)
+    check_indices(
+        one.name,
+        list(sizes),
+        chosen_layers or [],
+        chosen_heads or [],
+        n_layer={name: n_layer for name, (n_layer, _) in sizes.items()},
+        n_head={(each.stack.name, i): each.n_head for each, _ in pairs for i in each.stack.numbers},
+    )
+    table = HeadDifferences(
+        a=one.name,
+        b=other.name,
+        adapter=None if adapted is None else adapted.adapter.name,
+        dtypes=("", ""),
+        metrics={},
+        layers=sizes,
+        rows=[],
+        sort=sort,
+        reverse=reverse,
+        top=top,
+    )
+    _check_metric(sort, pairs)
+    if adapted is not None and adapted.unused:
+        table.notices.append(f"{other.name} has no {_some(adapted.unused)}, which the adapter adapts")
+    comparison = _Comparison(table, pairs, chosen_layers, chosen_heads, exact=b is None)
+    with stage(progress, f"comparing {table.a} and {table.b} …"):
+        comparison.run(progress)
+    return table
+
+
+def _check_metric(sort: str | None, pairs: list[tuple[Heads, Heads]]) -> None:
+    """Raise an OptionError if no stack has the metric by which heads are ranked."""
+    if sort is None:
+        return
+    first = [LayerDifference(one, other, min(one.stack.numbers)) for one, other in pairs]
+    metrics = list(dict.fromkeys(name for each in first for name in each.metrics))
+    if sort not in metrics:
+        raise OptionError(
+            f"there is no metric {sort}: there are {enumerated(metrics)}.",
+            hint=f"--sort {nearest(sort, metrics) or 'W_Q'}",
+        )
+
+
+class _Comparison:
+    """The work of comparing the layers of two checkpoints, and what is noticed."""
+
+    def __init__(
+        self,
+        table: HeadDifferences,
+        pairs: list[tuple[Heads, Heads]],
+        layers: list[int] | None,
+        heads: list[int] | None,
+        *,
+        exact: bool,
+    ) -> None:
+        self.table, self.exact = table, exact
+        self.pairs, self.layers, self.heads = pairs, layers, heads
+        self.others: list[str] = []
+        self.dtypes: set[tuple[str, str]] = set()
+
+    def run(self, progress: Progress) -> None:
+        """Add the rows of all selected layers to the table, and the notices."""
+        todo = [
+            (one, other, layer)
+            for one, other in self.pairs
+            for layer in sorted(one.stack.numbers)
+            if self.layers is None or layer in self.layers
+        ]
+        for done, (one, other, layer) in enumerate(todo):
+            progress(f"comparing layer {layer} of {self.table.a} and {self.table.b} …", done / len(todo))
+            self._add(LayerDifference(one, other, layer, exact=self.exact), one.n_head)
+        of_a, of_b = zip(*sorted(self.dtypes), strict=True)
+        self.table.dtypes = " and ".join(dict.fromkeys(of_a)), " and ".join(dict.fromkeys(of_b))
+        self.table.notices += _notices(self.table, self.others)
+        for row in self.table.rows:  # layers of one model may have different tensors
+            missing = dict.fromkeys(name for name in self.table.metrics if name not in row.values)
+            row.values.update(missing)
+            row.errors.update(missing)
+
+    def _add(self, difference: LayerDifference, n_head: int) -> None:
+        self.table.metrics |= difference.metrics
+        self.dtypes |= difference.dtypes
+        heads = [i for i in range(n_head) if self.heads is None or i in self.heads]
+        self.table.rows += difference.rows(heads)
+        self.others += difference.other_tensors()
+
+
+def _notices(table: HeadDifferences, others: list[str]) -> list[str]:
+    """Return sentences about what the numbers do not say."""
+    notices = []
+    if others:
+        notices.append(f"other tensors of attention differ, which belong to no head: {_some(others)}")
+    for name, (left, right, _) in CIRCUITS.items():
+        cancelled = [row for row in table.rows if _cancels(row, name, left, right)]
+        if cancelled:
+            notices.append(
+                f"{left} and {right} change, but {name} does not up to rounding, as if the head's basis"
+                f" was rotated: {_places(cancelled)}"
+            )
+    for name in table.metrics:
+        undefined = [row for row in table.rows if isinf(row.values.get(name) or 0)]
+        if undefined:
+            notices.append(
+                f"{name} is 0 in A and not in B, so that its relative change is infinite:"
+                f" {_places(undefined)}"
+            )
+    missing = [row for row in table.rows if None in row.values.values()]
+    if missing:
+        notices.append(f"NaN or infinity among the weights, which have no change: {_places(missing)}")
+    return notices
+
+
+def _cancels(row: HeadRow, circuit: str, left: str, right: str) -> bool:
+    """Return whether the changes of a circuit's factors leave the circuit unchanged."""
+    values = row.values
+    return values.get(circuit) == 0 and bool(values.get(left)) and bool(values.get(right))
+
+
+def _places(rows: list[HeadRow]) -> str:
+    """Name the first few heads."""
+    return _some([head_name(row.layer, row.head) for row in rows])
+
+
+def _some(names: list[str]) -> str:
+    """Name the first few, and count the others."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _adapted(checkpoint: Checkpoint, tensors: Weights, adapter: str | Path) -> AdaptedWeights:
+    """Merge an adapter into a checkpoint's tensors."""
+    stacks = find_stacks(tensors.names, checkpoint.config(), checkpoint.name)
+    turns = any(stack.layout.transposed for stack in stacks)
+    return AdaptedWeights(tensors, read_adapter(adapter), turns)
+
+
+def _pairs(of_a: Opened, of_b: Opened, stack: str | None) -> list[tuple[Heads, Heads]]:
+    """Pair the stacks of two checkpoints by name.
+
+    Raises:
+        ModelError: one has a stack that the other lacks, or their sizes differ.
+    """
+    (a, tensors_a), (b, tensors_b) = of_a, of_b
+    marks = (" (A)", " (B)") if a.name == b.name else ("", "")
+    ours, theirs = _stacks(a, tensors_a, stack, marks[0]), _stacks(b, tensors_b, stack, marks[1])
+    if ours.keys() != theirs.keys():
+        name_a, name_b = f"{a.name}{marks[0]}", f"{b.name}{marks[1]}"
+        raise ModelError(
+            f"{name_a} and {name_b} cannot be compared: {name_a} has {enumerated(ours)} attention,"
+            f" {name_b} has {enumerated(theirs)} attention.",
+            hint=HINT,
+        )
+    pairs = [(ours[name], theirs[name]) for name in ours]
+    for pair in pairs:
+        check_comparable(*pair)
+    return pairs
+
+
+def _stacks(checkpoint: Checkpoint, tensors: Weights, name: str | None, mark: str) -> dict[str, Heads]:
+    """Open the stacks of a checkpoint; only one if it has a name. Errors add a mark to its name."""
+    config = checkpoint.config()
+    stacks: list[Stack] = find_stacks(tensors.names, config, checkpoint.name)
+    chosen = stacks if name is None else [choose_stack(stacks, name, checkpoint.name)]
+    return {each.name: heads_of(checkpoint.name + mark, config, tensors, each) for each in chosen}

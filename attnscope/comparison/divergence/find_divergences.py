@@ -1,0 +1,334 @@
+"""Runs both sides, in float64 and in the run's dtype, and finds where they part, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite
+
+import torch
+
+from attnscope.comparison.causes import hypotheses
+from attnscope.comparison.causes.case import Case
+from attnscope.comparison.divergence.align import matching_leads, order_by_origin
+from attnscope.comparison.divergence.first_difference import (
+    Difference,
+    compared_tensor,
+    difference,
+    differences,
+    require_tensor,
+    roots,
+    tensor_of,
+    usual_gap,
+)
+from attnscope.comparison.divergence.state import State
+from attnscope.comparison.result import Divergence
+from attnscope.errors import SourceError
+from attnscope.implementations.implementation import Recorded, Side
+from attnscope.observe.operators.anatomy import Anatomy, NoAttentionError
+from attnscope.observe.operators.end import goes_on, projects_again
+from attnscope.observe.operators.output import fitting
+from attnscope.observe.operators.tape import NotReplayableError
+from attnscope.process.default_dtype import default_dtype
+
+MOST = 12
+"""The number of divergences that are looked for, one after the other."""
+
+CLOSE = 4.0
+"""A difference of so many times the rounding counts as rounding."""
+
+
+HALF = 0.5
+"""The part of a difference that the closest cause may leave, if none explains all of it."""
+
+
+@dataclass
+class Examination:
+    """What two runs have in common.
+
+    Attributes:
+        a, b: the tensors by role, in float64.
+        found: their differences.
+        rounding: by role, the difference that the run's dtype causes on the side where it is smaller.
+        narrow: by role, the difference of both sides in the run's dtype.
+        divergences: where they part.
+        small: where they part in float64 by less than rounding in the run's dtype.
+        left_out: the side, `a` or `b`, that computes more than the other, which is compared up to
+            `end`; None if neither does, or both are compared as a whole.
+        explained: whether the outputs are equal once all tensors in which they part are corrected.
+    """
+
+    a: State
+    b: State
+    found: dict[str, Difference]
+    rounding: dict[str, float]
+    narrow: dict[str, float] = field(default_factory=dict)
+    divergences: list[Divergence] = field(default_factory=list)
+    small: list[Divergence] = field(default_factory=list)
+    explained: bool = False
+    left_out: str | None = None
+    end: str = "output"
+
+    @property
+    def tolerances(self) -> dict[str, float]:
+        """By role, the difference that counts as rounding."""
+        return {role: CLOSE * each for role, each in self.rounding.items()}
+
+    def is_rounding(self, role: str) -> bool:
+        """Return whether a tensor is equal in the run's dtype, whatever float64 brings to light.
+
+        One side may compute its rotary angles in float64 then, and the other may have a table of them
+        in float32.
+        """
+        return self.narrow.get(role, inf) <= self.tolerances.get(role, 0.0)
+
+    def is_small(self, role: str) -> bool:
+        """Return whether the difference of a tensor is rounding."""
+        found = self.found[role].largest
+        return found <= self.tolerances.get(role, 0.0) or self.is_rounding(role)
+
+
+@dataclass
+class Runs:
+    """Both sides' runs in one dtype."""
+
+    a: Recorded
+    b: Recorded
+
+
+def run_both(a: Side, b: Side, dtype: torch.dtype, seed: int, *, exact: bool = False) -> Runs:
+    """Run both sides in a dtype, from the same random state.
+
+    Args:
+        a, b: the sides.
+        dtype: the dtype of inputs and weights.
+        seed: the seed of what they draw.
+        exact: whether they get float64 where they ask for float32.
+    """
+    with default_dtype(dtype):
+        first, second = (each.in_dtype(dtype).run(seed, exact=exact) for each in (a, b))
+    ranked = first.ranked, second.ranked
+    first.chosen, second.chosen = fitting(first.returned, second.returned, ranked)
+    return Runs(first, second)
+
+
+def run_exactly(a: Side, b: Side, dtype: torch.dtype, seed: int) -> tuple[Runs, list[str]]:
+    """Run both sides in float64, beside which their dtype shows its rounding.
+
+    Code that raises in float64 runs in its dtype again, with weights and inputs that are a little
+    larger: so all numbers are rounded in another way.
+
+    Returns:
+        The runs, and a sentence if they are not in float64.
+    """
+    try:
+        return run_both(a, b, torch.float64, seed, exact=True), []
+    except SourceError as error:
+        factor, name = slightly_larger(dtype), str(dtype).removeprefix("torch.")
+        scaled = run_both(a.scaled(dtype, factor), b.scaled(dtype, factor), dtype, seed)
+        return scaled, [f"compared in {name} alone: in float64, {error.message}"]
+
+
+def slightly_larger(dtype: torch.dtype) -> float:
+    """Return a factor by which numbers are rounded in another way in a dtype."""
+    return 1 + 2 * torch.finfo(dtype).eps
+
+
+def states(runs: Runs) -> tuple[State, State]:
+    """Return the tensors of both sides by role, arranged alike.
+
+    Raises:
+        NoAttentionError: one side computes none that can be recognised.
+    """
+    a, b = State(_anatomy(runs.a, "a")), State(_anatomy(runs.b, "b"))
+    if "Q" in a.anatomy.origins and "Q" in b.anatomy.origins:
+        return _ordered(a.anatomy), _ordered(b.anatomy)
+    return a, State(b.anatomy, matching_leads(a.tensors(), b.tensors()))
+
+
+def _ordered(anatomy: Anatomy) -> State:
+    return State(anatomy, order_by_origin(anatomy.origins["Q"]))
+
+
+def _anatomy(recorded: Recorded, side: str) -> Anatomy:
+    """Find the attention of one side.
+
+    Raises:
+        NoAttentionError: there is none; the message names the side.
+    """
+    try:
+        return recorded.anatomy()
+    except NoAttentionError as error:
+        raise NoAttentionError(f"{side}: {error}") from error
+
+
+def examine(exact: Runs, narrow: Runs, *, part: str | None = None) -> Examination:
+    """Compare two runs in float64, and decide with those in the run's dtype what is rounding.
+
+    Args:
+        exact: both runs in float64.
+        narrow: both runs in the run's dtype.
+        part: the side that may compute more than the other: `a` after the heads are merged or
+            projected, as a model's layer; `b` after the output projection, as code beside a reference.
+
+    Raises:
+        NoAttentionError: one side computes no attention that can be recognised.
+    """
+    a, b = states(exact)
+    shorter, longer = (a.anatomy, b.anatomy) if part == "b" else (b.anatomy, a.anatomy)
+    is_cut = (part == "a" or (part == "b" and goes_on(longer))) and _cut(longer, shorter)
+    is_open = part == "a" and not is_cut and projects_again(longer) and not projects_again(shorter)
+    if is_open and goes_on(shorter):  # it adds its input, and the layer has an MLP after that
+        for each in (longer, shorter):
+            each.roles.pop("output", None)
+    examination = Examination(a, b, differences(a, b), *_rounding((a, b), narrow))
+    examination.left_out = part if is_cut or (is_open and "output" not in shorter.roles) else None
+    examination.end = shorter.end if is_cut else "x"
+    _part(examination)
+    return examination
+
+
+def _cut(longer: Anatomy, shorter: Anatomy) -> bool:
+    """Leave out what one side computes after the other's end; return whether there is anything."""
+    end = shorter.end
+    if end in ("output", longer.end):
+        return False
+    shorter.roles.pop("output", None)
+    for role in ("output", "x"):
+        if role != end:
+            longer.roles.pop(role, None)
+    return True
+
+
+def _part(examination: Examination) -> None:
+    """Find where two sides part, one place after the other, and whether nothing else does.
+
+    Each tensor in which they part in float64 is corrected, and what follows is computed again; one
+    that parts by less than rounding is corrected, too, and not counted.
+    """
+    a, b = examination.a, State(examination.b.anatomy, examination.b.order)
+    tolerances, is_strict = examination.tolerances, True
+    while len(examination.divergences) < MOST:
+        lenient = differences(a, b, tolerances)
+        found = differences(a, b) if is_strict else lenient
+        first = _first_root(found, b)
+        if first is None:
+            examination.explained = True
+            return
+        if is_strict and _agrees(lenient) and not lenient[first].is_equal:
+            is_strict = (
+                False  # what parts them, such as another order of features, does not reach scores
+            )
+            continue
+        case = Case(first, a, b, found[first], tolerances.get(first, 0.0))
+        divergence, corrected = _explained(case)
+        if lenient[first].is_equal or examination.is_rounding(first):
+            examination.small.append(divergence)
+            if len(examination.small) >= MOST or not _mended(b, first, a, None):
+                tolerances, is_strict = tolerances | {first: inf}, False
+            continue
+        examination.divergences.append(divergence)
+        if not _mended(b, first, a, corrected):
+            return
+
+
+def _agrees(found: Mapping[str, Difference]) -> bool:
+    """Return whether scores and outputs are equal up to rounding."""
+    return all(found[role].is_equal for role in ("scores", list(found)[-1]) if role in found)
+
+
+def without_counterpart(found: Mapping[str, Difference]) -> list[str]:
+    """Return the tensors of other shapes, if scores and outputs have the same shapes on both sides.
+
+    Queries of latent attention may be projected into the latent space, for example, in place of its
+    keys out of it: scores and output are the same then, and what is between is not.
+    """
+    ends = [role for role in ("scores", list(found)[-1]) if role in found]
+    if len(ends) < 2 or not all(found[role].is_comparable for role in ends):
+        return []
+    return [role for role, each in found.items() if not each.is_comparable]
+
+
+def _first_root(found: Mapping[str, Difference], b: State) -> str | None:
+    """Return the tensor that parts first in the order of b's code; None if the outputs are equal."""
+    lost = without_counterpart(found)
+    wrong = roots({role: each for role, each in found.items() if role not in lost})
+    if not wrong:
+        return None
+
+    def time(role: str) -> int:
+        known = b.anatomy.roles.get(role)
+        return (known.site or known.value).index if known is not None else -1
+
+    return min(wrong, key=lambda role: (time(role) < 0, time(role)))
+
+
+def _explained(case: Case) -> tuple[Divergence, torch.Tensor | None]:
+    """Return a divergence with its cause, or the closest one; and b's tensor without the mistake."""
+    if not case.found.is_comparable:
+        return Divergence(case.role, None, None, None), None
+    tested, largest = hypotheses(case), case.found.largest
+    if not tested:
+        return Divergence(case.role, None, None, None, largest), None
+    best = tested[0]
+    name = best.name if case.is_explained_by(best) else None
+    if name is None and best.rest.largest > HALF * largest:
+        return Divergence(case.role, None, None, None, largest), None
+    divergence = Divergence(case.role, name, best.text, best.rest.largest, largest)
+    return divergence, best.corrected if name else None
+
+
+def _mended(b: State, role: str, a: State, corrected: torch.Tensor | None) -> bool:
+    """Replace a tensor of b, by default with a's, and return whether that succeeded."""
+    for name in (role, role.removesuffix("_split")):
+        own = tensor_of(b, name)
+        wanted = tensor_of(a, name) if corrected is None or name != role else corrected
+        if own is None or wanted is None or own.shape != wanted.shape:
+            return False
+        try:
+            b.replace(name, wanted)
+        except (NotReplayableError, RuntimeError):
+            return False
+        now = tensor_of(b, name)
+        if now is not None and difference(name, wanted, now).is_equal:
+            return True
+    return False
+
+
+def _rounding(exact: tuple[State, State], narrow: Runs) -> tuple[dict[str, float], dict[str, float]]:
+    """Return by role what the run's dtype causes on the side where it is less; and the gap in it."""
+    try:
+        runs = states(narrow)
+    except NoAttentionError:
+        return {}, {}
+    one, two = (State(run.anatomy, each.order) for each, run in zip(exact, runs, strict=True))
+    roles = dict.fromkeys((*one.anatomy.roles, *two.anatomy.roles))
+    rounding = {role: min(_gap(exact[0], one, role), _gap(exact[1], two, role)) for role in roles}
+    gaps = {role: _gap(one, two, role) for role in roles if not _outliers_differ(one, two, role)}
+    return {role: each for role, each in rounding.items() if isfinite(each)}, gaps
+
+
+def _pair(a: State, b: State, role: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the tensor of a role of both sides; None if one is missing, or their shapes differ."""
+    if tensor_of(a, role) is None or tensor_of(b, role) is None:
+        return None
+    first, second = compared_tensor(a, role), compared_tensor(b, role)
+    return None if first.shape != second.shape else (first, second)
+
+
+def _outliers_differ(a: State, b: State, role: str) -> bool:
+    """Return whether two tensors differ in numbers that are far larger than the others."""
+    pair = _pair(a, b, role)
+    return pair is not None and not difference(role, *pair, usual_gap(*pair)).is_equal
+
+
+def _gap(a: State, b: State, role: str) -> float:
+    """Return the largest difference of a tensor, but for outliers; infinity if the shapes differ."""
+    pair = _pair(a, b, role)
+    if pair is None:
+        return inf
+    gap = usual_gap(*pair)
+    if role == "scores_masked":  # what hides all keys of a query shows in its weights
+        one, other = (require_tensor(each, role).softmax(-1) for each in (a, b))
+        gap = max(gap, usual_gap(one, other))
+    return gap

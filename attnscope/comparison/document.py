@@ -1,0 +1,226 @@
+"""The document of a comparison."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from attnscope.comparison.result import (
+    ComparedGradient,
+    ComparedTensor,
+    Comparison,
+    Divergence,
+    Site,
+    WeightCopy,
+)
+from attnscope.document.blocks import Block, Heading, Notices, Table, Verdict
+from attnscope.document.columns import Column
+from attnscope.document.styles import AXIS_STYLES, GOOD, WIDTH_STYLE, WRONG
+from attnscope.document.text import shorten
+from attnscope.process.files import place_text
+from attnscope.units import difference_text, shape_text
+
+STATUS = {
+    "equal": ("equal", GOOD),
+    "different": ("✗ differs", WRONG),
+    "follows": ("follows", "dim"),
+    "form": ("other form", "dim"),
+    "undecided": ("undecided", ""),
+}
+"""The word and the style for the status of a tensor, or of a gradient."""
+
+LONGEST = 16
+"""The most characters of an expression in the table."""
+
+
+def document(result: Comparison) -> list[Block]:
+    """Return the verdict, a row for each tensor, and where the two part and why."""
+    blocks: list[Block] = [_heading(result)]
+    if result.weights:
+        pairs = f"the same weights: {weight_pairs(result.weights)}"
+        blocks.append(Table(weight_columns(result.weights), instead=pairs))
+    blocks.append(Table(columns(result)))
+    blocks += [_divergence(result, each) for each in result.divergences or []]
+    if (sentence := _rest(result)) is not None:
+        blocks.append(Verdict(result.explained, sentence, [], apart=False))
+    if result.gradients:
+        blocks.append(Table(gradient_columns(result.gradients)))
+    return [*blocks, Notices(result.notices)]
+
+
+def _heading(result: Comparison) -> Heading:
+    sizes = " · ".join(f"{axis} {size}" for axis, size in result.sizes.items())
+    run = " · ".join(filter(None, [result.dtype, f"seed {result.seed}"]))
+    about = [f"a: {result.a} · b: {result.b}", sizes, run]
+    return Heading(f"compare: {result.verdict}", [line for line in about if line])
+
+
+def columns(result: Comparison) -> list[Column]:
+    """Return the columns of the tensors that both sides compute, the most important first."""
+    tensors = list(shown(result))
+
+    def numbers(key: str, title: str, style: str = "", **more: Any) -> Column:
+        values = [getattr(each, key) for each in tensors]
+        return Column(
+            title, key, [[(difference_text(each), style)] for each in values], values, right=True, **more
+        )
+
+    names = [[(each.role, "bold")] for each in tensors]
+    status = [[STATUS[each.status]] for each in tensors]
+    share = [[(f"{each.share:.0%}", "")] for each in tensors]
+    return [
+        Column("tensor", "role", names, [each.role for each in tensors], essential=True, lead=True),
+        Column("", "status", status, [each.status for each in tensors], essential=True),
+        numbers("largest", "difference", essential=True),
+        _texts("b", "b", [_short(each.b) for each in tensors]),
+        _texts("a", "a", [_short(each.a) for each in tensors]),
+        _texts("shape", "shape", [shape_text(each.shape) for each in tensors]),
+        numbers("rounding", "rounding", "dim"),
+        Column(
+            "dims", "dims", [_dims(each) for each in tensors], [" ".join(each.dims) for each in tensors]
+        ),
+        Column("different", "share", share, [each.share for each in tensors], right=True, wide=True),
+        Column("", "a_file", [], [each.a.file for each in tensors]),
+        Column("", "a_line", [], [each.a.line for each in tensors]),
+        Column("", "b_file", [], [each.b.file for each in tensors]),
+        Column("", "b_line", [], [each.b.line for each in tensors]),
+    ]
+
+
+def _texts(title: str, key: str, values: list[str], style: str = "", **more: Any) -> Column:
+    """Return a column of texts."""
+    return Column(title, key, [[(value, style)] for value in values], values, **more)
+
+
+def shown(result: Comparison) -> Iterator[ComparedTensor]:
+    """Yield the tensors that a table lists: the split only where something differs there."""
+    for each in result.tensors:
+        if not each.role.endswith("_split") or each.status == "different":
+            yield each
+
+
+def _dims(each: ComparedTensor) -> list[tuple[str, str]]:
+    return [(axis, AXIS_STYLES.get(axis, WIDTH_STYLE)) for axis in each.dims]
+
+
+def _short(site: Site) -> str:
+    """Return a tensor's variable, or the expression that computes it, and its line."""
+    where = f" :{site.line}" if site.line else ""
+    text = shorten(site.name or site.expression, LONGEST)
+    return (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…") + where
+
+
+def _assignment(site: Site) -> str:
+    """Return an expression with the variable that it is assigned to."""
+    if not site.expression or site.name is None or _is_statement(site):
+        return site.expression or site.name or ""
+    return f"{site.name} = {site.expression}"
+
+
+def _is_statement(site: Site) -> bool:
+    """Return whether an expression is a statement that changes its variable, such as `scores /= 2`."""
+    return (
+        re.match(rf"{re.escape(site.name or '')}(\[.*\])?\s*[^\s=!<>\w]*=(?!=)", site.expression)
+        is not None
+    )
+
+
+def _divergence(result: Comparison, each: Divergence) -> Verdict:
+    """Return where the two part: how far, in which lines, and why."""
+    tensor = result[each.role]
+    at = ", ".join(f"{axis} {i}" for axis, i in tensor.index.items())
+    share = (
+        f"{tensor.share:.0%} of its elements differ"
+        if tensor.share < 1
+        else "all of its elements differ"
+    )
+    largest = (
+        "only one of them is finite"
+        if tensor.largest == float("inf")
+        else f"by up to {difference_text(tensor.largest)}"
+    )
+    rounding = f" (rounding is {difference_text(tensor.rounding)})" if tensor.rounding else ""
+    lines = []
+    if each.largest is not None and tensor.largest and each.largest < tensor.largest / 2:
+        lines.append(
+            f"with what is above corrected, it differs by up to {difference_text(each.largest)}"
+        )
+    lines += [f"{letter}  {place(site)}" for letter, site in (("a", tensor.a), ("b", tensor.b))]
+    sentence = f"{each.role}: differs, {largest} at {at}{rounding}; {share}"
+    return Verdict(False, sentence, [*lines, _cause(result, each)])
+
+
+def place(site: Site) -> str:
+    """Return an expression with its file and line."""
+    if not site.expression or site.file is None or site.line is None:
+        return f"{site.name}, as it was passed"
+    return f"{place_text(site.file, site.line)}  {_assignment(site)}"
+
+
+def _cause(result: Comparison, each: Divergence) -> str:
+    """Return a sentence about the cause, or that none is known."""
+    if each.cause is not None:
+        return f"{each.cause}: {each.explanation}; then they differ by {difference_text(each.rest)}"
+    none = f"none of {result.n_causes} common causes explains it"
+    if each.explanation is None:
+        return none
+    return f"{none}; the closest leaves {difference_text(each.rest)}: {each.explanation}"
+
+
+def _rest(result: Comparison) -> str | None:
+    """Return a sentence about what remains when all causes are removed; None if there are none."""
+    if not result.divergences:
+        return None
+    n = len(result.divergences)
+    if result.explained:
+        return (
+            "with this corrected, the outputs are equal"
+            if n == 1
+            else f"with these {n} corrected, the outputs are equal"
+        )
+    if all(each.cause for each in result.divergences):
+        return "with all of this corrected, the outputs still differ"
+    return None
+
+
+def gradient_columns(gradients: list[ComparedGradient]) -> list[Column]:
+    """Return the columns of the gradients that were compared."""
+    texts = partial(_texts, essential=True)
+    status = [[STATUS[each.status]] for each in gradients]
+    return [
+        texts("gradient of a", "a", [each.a for each in gradients], lead=True),
+        Column("", "status", status, [each.status for each in gradients], essential=True),
+        texts(
+            "difference", "largest", [difference_text(each.largest) for each in gradients], right=True
+        ),
+        texts(
+            "rounding", "rounding", [difference_text(each.rounding) for each in gradients], right=True
+        ),
+        texts("of b", "b", [each.b for each in gradients]),
+        texts("shape", "shape", [shape_text(each.shape) for each in gradients]),
+    ]
+
+
+def weight_columns(copies: list[WeightCopy]) -> list[Column]:
+    """Return the columns of the weights that were copied."""
+    texts = partial(_texts, essential=True)
+    return [
+        texts("weight", "weight", [each.role or "" for each in copies], "bold"),
+        texts("a", "a", [_part(each.a, each.a_part) for each in copies]),
+        texts("b", "b", [_part(each.b, each.b_part) for each in copies]),
+        texts("shape", "shape", [shape_text(each.shape) for each in copies]),
+    ]
+
+
+def weight_pairs(copies: list[WeightCopy]) -> str:
+    """Return which weights were copied, in one line: `W_K.weight = qkv.weight, rows 24–47`."""
+    pairs = (f"{_part(each.a, each.a_part)} = {_part(each.b, each.b_part)}" for each in copies)
+    return ("; " if any(each.a_part or each.b_part for each in copies) else ", ").join(
+        dict.fromkeys(pairs)
+    )
+
+
+def _part(name: str, words: str) -> str:
+    return f"{name}, {words}" if words else name

@@ -1,0 +1,201 @@
+"""What differs between the heads of two models: in their weights, or in their attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from attnscope.document.result import Part
+from attnscope.heads.result import HeadMetrics, HeadRow
+from attnscope.text import shortened
+from attnscope.units import counted, listed
+
+if TYPE_CHECKING:
+    from attnscope.maps.result import AttentionMaps
+
+
+class Differences(HeadMetrics):
+    """Base class of what differs between heads: metrics that are 0 where nothing does.
+
+    Attributes:
+        a, b: the names that the user gave to the models.
+        adapter: the folder of the adapter that is merged into `b`, if any.
+        changed: the heads with any difference.
+    """
+
+    powers: ClassVar[bool] = True
+    a: str
+    b: str
+    adapter: str | None
+
+    @property
+    def title(self) -> str:
+        """Both names: `a → b`."""
+        adapted = "" if self.adapter is None else f" + {self.adapter}"
+        return f"{self.a} → {self.b}{adapted}"
+
+    @property
+    def models(self) -> list[str]:
+        """The names of both, and of the adapter."""
+        return [self.a, self.b, *([] if self.adapter is None else [self.adapter])]
+
+    @property
+    def shown_metrics(self) -> list[str]:
+        """The metrics that are not 0 in every head, and the one that ranks them."""
+        return [name for name in self.metrics if name in self._differing or name == self.sort]
+
+    @property
+    def changed(self) -> list[HeadRow]:
+        """The heads with any difference."""
+        return [row for row in self.rows if any(value != 0 for value in row.values.values())]
+
+    @property
+    def _differing(self) -> set[str]:
+        return {name for row in self.rows for name, value in row.values.items() if value != 0}
+
+
+@dataclass(repr=False)
+class HeadDifferences(Differences):
+    """How the attention weights of each head differ between two checkpoints of one architecture.
+
+    Each metric that is named after a matrix is its relative change, ‖B − A‖/‖A‖ in Frobenius norms:
+    0 if it is equal bit for bit, infinite if A is 0 and B is not. `rank_…` is the rank of that change,
+    as far as it exceeds what rounding could cause. See `attnscope.comparison.weights.difference`.
+
+    Attributes:
+        a, b: the names that the user gave.
+        adapter: the folder of the adapter that is merged into `b`, if any.
+        dtypes: the dtypes in which the weights of `a` and of `b` are stored.
+        metrics: name and meaning, in order.
+        layers: by the stack's name, its number of layers and its number of heads.
+        rows: the selected heads, ordered by stack, layer and head; they have no errors.
+        notices: further sentences for the reader.
+        sort: the metric by which views rank the heads, the largest first; None: in the order of `rows`.
+        reverse: whether the smallest come first.
+        top: how many heads views show; None: all.
+        maps: None: weights have no attention maps.
+    """
+
+    a: str
+    b: str
+    adapter: str | None
+    dtypes: tuple[str, str]
+    metrics: dict[str, str]
+    layers: dict[str, tuple[int, int]]
+    rows: list[HeadRow]
+    notices: list[str] = field(default_factory=list)
+    sort: str | None = None
+    reverse: bool = False
+    top: int | None = None
+    maps: list[AttentionMaps] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def facts(self) -> list[str]:
+        """Short facts about all of the metrics, for one line."""
+        of_a, of_b = self.dtypes
+        n, n_changed = len(self.rows), len(self.changed)
+        verdict = f"{n_changed:,} of {counted(n, 'head')} differ" + ("s" if n_changed == 1 else "")
+        if not n_changed:
+            verdict = f"{counted(n, 'head')} equal bit for bit"
+        return [of_a if of_a == of_b else f"{of_a} → {of_b}", verdict]
+
+    @property
+    def summary(self) -> str:
+        """What it is, on one line, without its class."""
+        return f"{shortened(self.title)}: {listed(self.facts)}"
+
+    @property
+    def unchanged_metrics(self) -> list[str]:
+        """The weights, biases and circuits whose change is 0 in every head."""
+        unchanged = [name for name in self.metrics if name not in self._differing]
+        return [name for name in unchanged if not name.startswith("rank_")]
+
+
+@dataclass(frozen=True, repr=False)
+class WeightChange(Part):
+    """The weight that a query gives to a key in A and in B.
+
+    Attributes:
+        query, key: their positions.
+        a, b: the weights.
+    """
+
+    query: int
+    key: int
+    a: float
+    b: float
+
+    @property
+    def summary(self) -> str:
+        """What it is, on one line, without its class."""
+        return f"query {self.query}, key {self.key}: {self.a:.3f} → {self.b:.3f}"
+
+
+@dataclass(repr=False)
+class MapDifferences(Differences):
+    """How differently each head attends in two models, or to two texts of equal length.
+
+    The difference of two rows of weights is their total variation distance ½·Σ|b − a|: the part of a
+    query's weight that goes to other keys, from 0 to 1.
+
+    Attributes:
+        a, b: the names that the user gave to the models; they are equal for two texts.
+        adapter: the folder of the adapter that is merged into `b`, if any.
+        of_a, of_b: the attention maps of all selected heads, in the same order.
+        metrics: name and meaning: `change`, the mean over the queries, and `largest`, the largest of
+            them.
+        layers: by the stack's name, its number of layers and its number of heads.
+        rows: the selected heads, ordered by layer and head; they have no errors.
+        strongest: for each head, by layer and head, the weights that changed most, the largest first.
+        notices: further sentences for the reader.
+        sort: the metric by which views rank the heads, the largest first; None: in the order of `rows`.
+        reverse: whether the smallest come first.
+        top: how many heads views show; None: all.
+        maps: None: pages show `of_a` and `of_b`.
+    """
+
+    a: str
+    b: str
+    adapter: str | None
+    of_a: AttentionMaps = field(repr=False, compare=False)
+    of_b: AttentionMaps = field(repr=False, compare=False)
+    metrics: dict[str, str]
+    layers: dict[str, tuple[int, int]]
+    rows: list[HeadRow]
+    strongest: dict[tuple[int, int], list[WeightChange]]
+    notices: list[str] = field(default_factory=list)
+    sort: str | None = None
+    reverse: bool = False
+    top: int | None = None
+    maps: list[AttentionMaps] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def facts(self) -> list[str]:
+        """Short facts about all of the metrics, for one line."""
+        n, n_changed = (
+            len({(row.layer, row.head) for row in rows}) for rows in (self.rows, self.changed)
+        )  # on a page, several rows are of the same head
+        verdict = f"{n_changed:,} of {counted(n, 'head')} differ" + ("s" if n_changed == 1 else "")
+        if not n_changed:
+            verdict = f"{counted(n, 'map')} equal bit for bit"
+        n_Q, n_K = len(self.of_a.query_tokens), len(self.of_a.key_tokens)
+        tokens = (
+            counted(n_K, "token") if n_Q == n_K else f"{counted(n_Q, 'query')}, {counted(n_K, 'key')}"
+        )
+        return [tokens, verdict]
+
+    @property
+    def summary(self) -> str:
+        """What it is, on one line, without its class."""
+        return f"{shortened(self.title)}: {listed(self.facts)}"
+
+    @property
+    def title(self) -> str:
+        """Both models, or the model of the two texts."""
+        return f"{self.a}: text A → text B" if self.two_texts else super().title
+
+    @property
+    def two_texts(self) -> bool:
+        """Whether the tokens differ, not the models."""
+        one, other = self.of_a, self.of_b
+        return (one.query_tokens, one.key_tokens) != (other.query_tokens, other.key_tokens)

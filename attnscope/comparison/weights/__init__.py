@@ -1,0 +1,1 @@
+"""What changed in the weights between two checkpoints."""

@@ -1,0 +1,115 @@
+"""The columns of tables, for people and for programs.
+
+Every format of a table shares its columns, so that all contain the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnscope.document.result import UNMEASURED, Check, Stats
+from attnscope.document.styles import GOOD, WRONG
+from attnscope.text import LEFT_TO_RIGHT_MARK, printable
+from attnscope.units import MISSING, number_text
+
+
+@dataclass
+class Column:
+    """One column of a table.
+
+    Attributes:
+        title: its heading for people.
+        key: its heading for programs.
+        cells: its content for people; a cell consists of pieces of text, each with a style, joined by
+            `joint`. Empty: not for people.
+        raw: its content for programs. Empty: not for programs.
+        right: aligned at the right, as numbers are.
+        wide: shown only if all columns are requested.
+        essential: identifies its row, and so is the last to be left out.
+        flexible: can be broken into lines: names of axes; or expressions and sentences, which can be
+            shortened, too.
+        lead: stands at the left, beside the name, in each part of a table that is split.
+        below: contains sentences, printed below their rows; if flexible, beside them if they fit.
+    """
+
+    title: str
+    key: str
+    cells: list[list[tuple[str, str]]]
+    raw: list[Any]
+    right: bool = False
+    wide: bool = False
+    essential: bool = False
+    flexible: bool = False
+    lead: bool = False
+    below: bool = False
+    joint: str = " "
+
+    def texts(self) -> list[str]:
+        """Return the cells as plain text."""
+        return [self.joint.join(text for text, _ in cell) for cell in self.cells]
+
+    def printable(self) -> Column:
+        """Escape unprintable characters, so that each cell is one line: names may contain anything."""
+        cells = [
+            [(printable(text, LEFT_TO_RIGHT_MARK), style) for text, style in cell] for cell in self.cells
+        ]
+        return replace(self, cells=cells)
+
+
+ORDER = (
+    *("name", "how", "tensor", "dims", "shape", "axis", "start", "stop", "head_shape"),
+    *("dtype", "memory", "bytes", "fresh_bytes", "flops", "view_of", "line"),
+    *("max_abs_diff", "tolerance", "ok", "times"),
+)
+"""The order of columns from left to right, by key; other columns follow in their own order."""
+
+
+def in_order(columns: list[Column]) -> list[Column]:
+    """Sort columns from left to right."""
+    place = {key: i for i, key in enumerate(ORDER)}
+    return sorted(columns, key=lambda each: (not each.lead, place.get(each.key, len(place))))
+
+
+def check_columns(checks: list[Check]) -> list[Column]:
+    """Return the columns of comparisons with a reference."""
+    verdicts = {
+        True: ("holds", GOOD),
+        False: ("FAILS", WRONG),
+        None: ("undecided", "dim"),
+    }
+
+    def size(title: str, key: str) -> Column:
+        raw = [getattr(check, key) for check in checks]
+        cells = [[(MISSING, "dim") if x is None else (f"{x:.2g}", "")] for x in raw]
+        return Column(title, key, cells, raw, right=True, wide=all(x is None for x in raw))
+
+    columns = [
+        Column("check", "name", [[(c.name, "bold")] for c in checks], [c.name for c in checks]),
+        Column("verdict", "ok", [[verdicts[c.ok]] for c in checks], [c.ok for c in checks]),
+        size("largest difference", "max_abs_diff"),
+        size("tolerance", "tolerance"),
+    ]
+    if any(check.note for check in checks):
+        raw = [check.note for check in checks]
+        columns.append(
+            Column("note", "note", [[(note, "dim")] for note in raw], raw, flexible=True, below=True)
+        )
+    return columns
+
+
+def stats_columns(stats: Sequence[Stats | None]) -> list[Column]:
+    """Return six columns of statistics, or none at all; NaN and inf are for `wide` if all are 0."""
+    if not any(stats):
+        return []
+    known = [each or UNMEASURED for each in stats]
+    columns = []
+    for key in ("min", "mean", "max", "std"):
+        raw = [getattr(each, key) for each in known]
+        columns.append(Column(key, key, [[(number_text(x), "")] for x in raw], raw, right=True))
+    for key, title in (("nan", "NaN"), ("inf", "inf")):
+        raw = [getattr(each, key) for each in known]
+        cells = [[(str(x), WRONG if x else "dim")] for x in raw]
+        columns.append(Column(title, key, cells, raw, right=True, wide=not any(raw)))
+    return columns

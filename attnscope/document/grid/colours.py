@@ -1,0 +1,184 @@
+"""Colours and characters that show the size of a weight on a console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import isnan
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from attnscope.document.text import READABLE, can_show
+
+if TYPE_CHECKING:
+    import numpy as np
+
+RAMP = ("#877368", "#a07054", "#b26f48", "#c16e3b", "#cf6d2d", "#dd6d1a", "#eb6c00", "#f86b00")
+"""From the smallest weight to the largest: from grey to orange, and a little lighter (OKLCH: lightness
+0.57 to 0.69, chroma 0.03 to 0.20, hue 50°). So large weights stand out on light and dark terminals."""
+
+RAMP_256 = tuple(f"color({number})" for number in (243, 137, 173, 209, 208, 202))
+"""The same ramp in the numbered 256 colours of terminals."""
+
+ON_COLOUR = "#000000"  # legible on all of them
+FILLED = "yellow"  # the colour of shades and bars in 16 colours, whose values depend on the theme
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The characters that maps are drawn with.
+
+    Attributes:
+        shades: in order of increasing ink, beginning with a blank.
+        bar: the last character of a bar, from the shortest to a full cell.
+        small: for a weight that rounds to 0 %.
+        full: for a weight that rounds to 100 %, where two digits are all that fits.
+        more: marks truncated text.
+        dash: between the ends of a range.
+        times: between the sizes of a map.
+        vertical, horizontal, cross: the lines between two texts.
+        left_out: for a cell that the colour scale leaves out.
+        upper, lower: half blocks; empty if the encoding has none.
+    """
+
+    shades: str
+    bar: str
+    small: str
+    full: str
+    more: str
+    dash: str
+    times: str
+    vertical: str
+    horizontal: str
+    cross: str
+    left_out: str
+    upper: str = ""
+    lower: str = ""
+
+
+MARKS = Marks(" ░▒▓█", "▏▎▍▌▋▊▉█", "·", "■", "…", "–", "×", "│", "─", "┼", "╱", "▀", "▄")
+ASCII_MARKS = Marks(" .:-=+*#%@", "#", ".", "#", "~", "-", "x", "|", "-", "+", "/")
+NOT_A_NUMBER = "?"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The mapping from weights to colours and characters of a console.
+
+    Attributes:
+        top: the weight at the upper end of the scale.
+        ramp: the colours of cells; empty if the console has too few colours.
+        filled: the style of shades and bars.
+        encoding: the console's encoding.
+        marks: the characters that it can show.
+    """
+
+    top: float
+    ramp: tuple[str, ...]
+    filled: str
+    encoding: str
+    marks: Marks
+
+    @classmethod
+    def of(cls, console: Console, weights: np.ndarray) -> Scale:
+        """Return the scale from 0 to the largest of some weights, for a console."""
+        import numpy as np
+
+        return cls.up_to(console, float(weights[np.isfinite(weights)].max(initial=0)))
+
+    @classmethod
+    def up_to(cls, console: Console, top: float) -> Scale:
+        """Return the scale from 0 to `top`, for a console."""
+        ramps = {"truecolor": RAMP, "256": RAMP_256}
+        ramp = () if console.no_color else ramps.get(console.color_system or "", ())
+        return cls(
+            top=top,
+            ramp=ramp,
+            filled=ramp[-1] if ramp else FILLED,
+            encoding=console.encoding,
+            marks=MARKS if can_show("".join(vars(MARKS).values()), console.encoding) else ASCII_MARKS,
+        )
+
+    @classmethod
+    def without_weights(cls, console: Console) -> Scale:
+        """Return the characters of a console, for a picture that shows no weights."""
+        can = can_show("".join(vars(MARKS).values()), console.encoding)
+        return cls(0.0, (), "", console.encoding, MARKS if can else ASCII_MARKS)
+
+    def level(self, weight: float, levels: int) -> int:
+        """Return the level of a weight: 0 … `levels`, where the last is that of `top`."""
+        share = weight / self.top if self.top > 0 else 0.0
+        return 0 if isnan(share) else min(round(share * levels), levels)
+
+    def background(self, weight: float) -> str | None:
+        """Return the colour of a weight's cell; None for the smallest weights, and without colours."""
+        level = self.level(weight, len(self.ramp))
+        return self.ramp[level - 1] if level else None
+
+    def cell(self, weight: float, text: str, style: str = "") -> Text:
+        """Return a cell with text on the colour of a weight."""
+        background = self.background(weight)
+        colour = Style(color=ON_COLOUR, bgcolor=background) if background else Style()
+        return Text(text, Style.parse(style) + colour)
+
+    def blank(self, weight: float, width: int) -> Text:
+        """Return a cell that shows a weight by colour or shade alone."""
+        if isnan(weight):
+            return Text(NOT_A_NUMBER.ljust(width))
+        if self.ramp:
+            return self.cell(weight, " " * width)
+        shades = self.marks.shades
+        return Text(shades[self.level(weight, len(shades) - 1)] * width, self.filled)
+
+    def bar(self, weight: float, longest: int) -> str:
+        """Return a bar in `longest` cells, all of which are filled for `top`."""
+        pieces = self.marks.bar
+        whole, rest = divmod(self.level(weight, longest * len(pieces)), len(pieces))
+        return (pieces[-1] * whole + pieces[rest - 1] * (rest > 0)).ljust(longest)
+
+    @property
+    def rows_per_line(self) -> int:
+        """The number of rows of a picture that fit into one line."""
+        return 2 if self.ramp and self.marks.upper else 1
+
+    def legend(self, width: int, *, percent: bool = False) -> Text:
+        """Return the legend on one line: 0, each colour or shade, the largest weight."""
+        line = Text("0 ")
+        steps = len(self.ramp or self.marks.shades[1:])
+        each = 2 if width >= READABLE else 1
+        for step in range(steps + 1):
+            line.append_text(self.blank(self.top * step / steps, each))
+        if not percent:
+            return line.append(f" {self.top:.2g}")
+        top = 100 * self.top
+        return line.append(f" {top:.0f} %" if top >= 10 else f" {top:.2g} %")
+
+
+def pixel_lines(weights: np.ndarray, scale: Scale) -> list[Text]:
+    """Draw weights as pixels, one character wide; with colours, two rows share a line.
+
+    Args:
+        weights: `rows columns`.
+        scale: the scale of colours or shades.
+    """
+    rows = weights.tolist()
+    if scale.rows_per_line == 1:
+        return [_joined(scale.blank(weight, 1) for weight in row) for row in rows]
+    pairs = zip_longest(rows[::2], rows[1::2], fillvalue=[0.0] * weights.shape[1])
+    return [_joined(_two(scale, *pixels) for pixels in zip(*pair, strict=True)) for pair in pairs]
+
+
+def _two(scale: Scale, above: float, below: float) -> Text:
+    """Draw two weights, one above the other, in one character."""
+    upper, lower = scale.background(above), scale.background(below)
+    if upper is None:
+        return Text(scale.marks.lower, Style(color=lower)) if lower else Text(" ")
+    return Text(scale.marks.upper, Style(color=upper, bgcolor=lower))
+
+
+def _joined(cells: Iterable[Text]) -> Text:
+    return Text().join(cells)

@@ -1,0 +1,87 @@
+"""Prepare the metrics of heads as the page's data: for each head, a list in the order of the metrics.
+
+A head of the page has a map, metrics, or both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from attnscope.document.grid.axes import AxisToken
+from attnscope.document.page.protocols import PageHead, PageMetrics, PageRow, PageStack
+from attnscope.document.result import Check
+
+VALUE_DIGITS = 6
+ERROR_DIGITS = 3
+
+
+@dataclass
+class MeasuredStack:
+    """A stack whose heads have metrics, but neither maps nor tokens."""
+
+    model: str
+    stack: str
+    n_layer: int
+    n_head: int
+    n_kv_head: int
+    maps: tuple[PageHead, ...] = ()
+    query_tokens: tuple[AxisToken, ...] = ()
+    key_tokens: tuple[AxisToken, ...] = ()
+    first_query: int = 0
+    pooling: None = None
+    left_out: tuple[int, ...] = ()
+    picture: None = None
+    checks: list[Check] | None = None
+    notices: list[str] = field(default_factory=list)
+
+
+def with_measured(stacks: list[PageStack], heads: PageMetrics) -> list[PageStack]:
+    """Append stacks that only have metrics, without tokens or maps, to those that have maps."""
+    mapped = {stack.stack for stack in stacks}
+    measured = {row.stack for row in heads.rows} - mapped
+    return stacks + [
+        MeasuredStack(heads.title, name, n_layer, n_head, n_head)
+        for name, (n_layer, n_head) in heads.layers.items()
+        if name in measured
+    ]
+
+
+def metrics_data(heads: PageMetrics | None) -> list[dict[str, str]]:
+    """Return the name and the meaning of each metric."""
+    metrics = {} if heads is None else heads.metrics
+    return [{"name": name, "meaning": meaning} for name, meaning in metrics.items()]
+
+
+def heads_data(
+    mapped: list[dict[str, Any]], heads: PageMetrics | None, stack: str
+) -> list[dict[str, Any]]:
+    """Return a stack's heads in order: those that have a map, a row of the table, or both.
+
+    Args:
+        mapped: the page's data of heads that have a map.
+        heads: the table of metrics, if any.
+        stack: the stack's name.
+    """
+    if heads is None:
+        return mapped
+    by_place = {(each["layer"], each["head"]): each for each in mapped}
+    for row in heads.rows:
+        if row.stack == stack:
+            each = by_place.setdefault((row.layer, row.head), {"layer": row.layer, "head": row.head})
+            each.update(_numbers(row, heads.metrics))
+    return [by_place[place] for place in sorted(by_place)]
+
+
+def _numbers(row: PageRow, metrics: dict[str, str]) -> dict[str, list[float | None]]:
+    """Return a head's value for each metric, or None; and their standard errors, if any."""
+    numbers = {"values": [_rounded(row.values.get(name), VALUE_DIGITS) for name in metrics]}
+    if any(error is not None for error in row.errors.values()):
+        numbers["errors"] = [_rounded(row.errors.get(name), ERROR_DIGITS) for name in metrics]
+    return numbers
+
+
+def _rounded(number: float | None, digits: int) -> float | None:
+    """Round to significant digits; infinities and NaN, which JSON lacks, become None."""
+    return None if number is None or not isfinite(number) else float(f"{number:.{digits}g}")

@@ -1,0 +1,282 @@
+"""The options of measuring heads, which `attnscope heads` and `measure_heads` share.
+
+In Python, `texts` may be an iterable, and `ids`, `tokens`, `layers`, `heads` and `metrics` lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from attnscope.errors import OptionError, warn_idle
+from attnscope.options import DEVICES, DTYPES, option
+
+LONGEST = 4096
+"""The default number of tokens to which a text of a corpus is truncated."""
+
+METRIC_NAMES = (
+    *("entropy", "entropy_share", "self", "previous", "next", "first", "separator", "punctuation"),
+    *("same", "induction", "distance", "largest", "effective"),
+)
+"""The names of the metrics in `attnscope.models.head_metrics`, which imports numpy."""
+
+READS, SHOWN, RUN = "Input", "View", "Run"
+
+Stack = Literal["self", "encoder", "decoder", "cross", "text", "vision", "audio"]
+"""The stacks of layers that models may have."""
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """The inputs of the model."""
+
+    texts: str | None = option(
+        "Run the model on this text.",
+        "--text",
+        panel=READS,
+        metavar="TEXT",
+        common=True,
+    )
+    file: Path | None = option(
+        "Use the content of a file as the text, of any length.",
+        metavar="FILE",
+        panel=READS,
+        common=True,
+    )
+    ids: str | None = option(
+        "Use token ids in place of a text, without special tokens added: 101,2023,102.",
+        metavar="N,…",
+        panel=READS,
+    )
+    tokens: str | None = option(
+        "Use entries of the vocabulary in place of a text, without special tokens added.",
+        metavar="'A B C'",
+        panel=READS,
+    )
+    corpus: str | None = option(
+        "Many texts: .txt (one per line), .jsonl (one object per line), also with .gz; - is stdin.",
+        metavar="FILE",
+        panel=READS,
+        common=True,
+    )
+    field: str | None = option(
+        "The field of a .jsonl object with the text.", metavar="NAME", shown="text", panel=READS
+    )
+    target: str | None = option(
+        "The decoder's text, for an encoder-decoder model.", metavar="TEXT", panel=READS, common=True
+    )
+    target_field: str | None = option(
+        "The field of a .jsonl object with the decoder's text.", metavar="NAME", panel=READS
+    )
+    max_length: int | None = option(
+        "Truncate longer texts to N tokens.",
+        metavar="N",
+        min=1,
+        shown="4096 for a corpus, or the model's limit",
+        panel=READS,
+    )
+    truncate: bool = option(
+        "Truncate a text that is longer than the model accepts.", default=False, panel=READS
+    )
+    special: bool = option(
+        "Count special tokens such as [CLS] and [SEP] as queries, or not.",
+        "--special/--no-special",
+        default=True,
+        panel=READS,
+    )
+
+    @property
+    def name(self) -> str:
+        """The name of a single text in messages."""
+        if self.file is not None:
+            return f"--file {self.file}"
+        return next(
+            (f"--{name}" for name in ("ids", "tokens") if getattr(self, name) is not None), "--text"
+        )
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the input is tokens or token ids instead of a text."""
+        return self.ids is not None or self.tokens is not None
+
+    @property
+    def has_corpus(self) -> bool:
+        """Whether the input is a corpus."""
+        return self.corpus is not None or not isinstance(self.texts, str | None)
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a text; None: the model's limit."""
+        return LONGEST if self.max_length is None and self.has_corpus else self.max_length
+
+
+@dataclass(frozen=True)
+class MetricOptions:
+    """The metrics to measure."""
+
+    without_sink: bool = option(
+        "Ignore the weights of the first token and special tokens, and normalize the others.",
+        default=False,
+        panel=SHOWN,
+        common=True,
+    )
+    metrics: str | None = option(
+        f"Measure only these: {', '.join(METRIC_NAMES)}.",
+        metavar="NAME,…",
+        shown="all",
+        panel=SHOWN,
+        common=True,
+        values="metrics",
+    )
+
+
+@dataclass(frozen=True)
+class OrderOptions:
+    """The order of heads, and the number that is shown."""
+
+    sort: str | None = option(
+        "Rank the heads by a metric, largest first.",
+        metavar="NAME",
+        panel=SHOWN,
+        common=True,
+        values="metrics",
+    )
+    reverse: bool = option("Rank the smallest first.", default=False, panel=SHOWN, common=True)
+    top: int | None = option(
+        "Print only the first K heads.", metavar="K", min=1, panel=SHOWN, common=True
+    )
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """The heads to measure."""
+
+    stack: Stack | None = option(
+        "Stack of layers: self, encoder, decoder, cross, text, vision or audio.",
+        shown="all that run",
+        panel=SHOWN,
+        metavar="STACK",
+    )
+    layers: str | None = option(
+        "Layers, counted from 0: 3, 0-3 or 0,2.",
+        "--layer",
+        metavar="N",
+        shown="all",
+        panel=SHOWN,
+        common=True,
+        values="layers",
+    )
+    heads: str | None = option(
+        "Heads, counted from 0.",
+        "--head",
+        metavar="N",
+        shown="all",
+        panel=SHOWN,
+        common=True,
+        values="heads",
+    )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The device, dtype and memory of a run."""
+
+    dtype: str | None = option(
+        "Dtype of the model: float32, bfloat16, float16 or float64.",
+        shown="as stored",
+        panel=RUN,
+        common=True,
+        values=DTYPES,
+    )
+    device: str = option(
+        "Device: cpu, cuda, cuda:1, mps or xpu. Under torchrun, cuda is one GPU per process.",
+        default="cpu",
+        panel=RUN,
+        common=True,
+        values=DEVICES,
+    )
+    device_map: str | None = option(
+        "Split the model across all devices, with accelerate.", metavar="auto", panel=RUN
+    )
+    memory: str | None = option(
+        "Memory limit of a run, without the model's weights: 2G, 500M.",
+        metavar="SIZE",
+        shown="80 % of the free memory",
+        panel=RUN,
+    )
+    batch_tokens: int | None = option(
+        "Tokens of a corpus in one batch.",
+        metavar="N",
+        min=1,
+        shown="4096; 16384 on a GPU",
+        panel=RUN,
+    )
+    checkpoint: Path | None = option(
+        "Save the progress of a run over a corpus, and resume from this file if it exists.",
+        metavar="FILE.npz",
+        panel=RUN,
+        common=True,
+    )
+
+
+def check_options(inputs: TextOptions, run: RunOptions, order: OrderOptions) -> None:
+    """Raise an OptionError for options that contradict each other; warn of those without effect."""
+    counts = {"max-length": inputs.max_length, "top": order.top, "batch-tokens": run.batch_tokens}
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise OptionError(f"--{name} is {count}, but must be 1 or more.")
+    for fails, message, hint in _conflicts(inputs, run):
+        if fails:
+            raise OptionError(message, hint=hint)
+    no_corpus = not inputs.has_corpus
+    warn_idle(
+        [
+            (inputs.field is not None and no_corpus, "--field", "there is no --corpus"),
+            (run.batch_tokens is not None and no_corpus, "--batch-tokens", "there is no --corpus"),
+            (
+                inputs.truncate and not no_corpus,
+                "--truncate",
+                "the texts of a corpus are always truncated",
+            ),
+            (order.reverse and order.sort is None, "--reverse", "there is no --sort"),
+        ]
+    )
+
+
+def _conflicts(inputs: TextOptions, run: RunOptions) -> Iterator[tuple[object, str, str | None]]:
+    """Yield for each contradiction whether it holds, the error, and a hint."""
+    sources = {
+        "text": inputs.texts,
+        "file": inputs.file,
+        "ids": inputs.ids,
+        "tokens": inputs.tokens,
+        "corpus": inputs.corpus,
+    }
+    read = [name for name, value in sources.items() if value is not None]
+    readable = '--text "…", --file FILE or --corpus FILE'
+    yield not read, "there is no input.", readable
+    message = f"--{' and --'.join(read)} cannot be combined: give one input."
+    yield len(read) > 1, message, readable
+    of_corpus = {"--target-field": inputs.target_field, "--checkpoint": run.checkpoint}
+    for option_name, value in of_corpus.items():
+        message = f"{option_name} needs a corpus."
+        yield (
+            value is not None and not inputs.has_corpus,
+            message,
+            f"--corpus FILE {option_name} {value}",
+        )
+    message = "--target goes with a single text, and a corpus has many."
+    yield inputs.target is not None and inputs.has_corpus, message, "--target-field NAME"
+    message = "--max-length truncates a single text only with --truncate."
+    cuts = inputs.has_corpus or inputs.truncate
+    yield (
+        inputs.max_length is not None and not cuts,
+        message,
+        f"--truncate --max-length {inputs.max_length}",
+    )
+    message = "--device and --device-map both set where the model runs."
+    yield run.device_map and run.device != "cpu", message, "one of the two"
+    message = "--device meta computes no values, and metrics need values."
+    yield run.device.startswith("meta"), message, "--device cpu"

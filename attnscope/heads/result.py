@@ -1,0 +1,281 @@
+"""Metrics of a model's attention heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+
+from attnscope.document.result import Part, Result
+from attnscope.errors import no_such_attribute, no_such_part
+from attnscope.text import shortened
+from attnscope.units import MISSING, counted, few, listed, number_text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from attnscope.maps.result import AttentionMaps
+
+
+def head_name(layer: int, head: int) -> str:
+    """Return the short name of a head, as the literature writes it, which no one reads as a number.
+
+    >>> head_name(3, 7)
+    'L3 H7'
+    """
+    return f"L{layer} H{head}"
+
+
+@dataclass(frozen=True, repr=False)
+class HeadRow(Part):
+    """The metrics of one head.
+
+    Attributes:
+        stack: the stack that its layer belongs to, as in `AttentionMaps`.
+        layer, head: counted from 0; `head` is a query head.
+        values: by the metric's name, its mean over the queries that it is defined for; None if there
+            are no such queries.
+        errors: by the metric's name, the standard error of that mean, clustered by sequence; None for a
+            single sequence.
+    """
+
+    stack: str
+    layer: int
+    head: int
+    values: dict[str, float | None]
+    errors: dict[str, float | None]
+
+    @property
+    def summary(self) -> str:
+        """What it is, on one line, without its class."""
+        stack = "" if self.stack == "self" else f"{self.stack} "
+        values = [
+            f"{name} {MISSING if value is None else number_text(value)}"
+            for name, value in self.values.items()
+        ]
+        return f"{stack}layer {self.layer}, head {self.head}: {few(values)}"
+
+    def __getitem__(self, metric: str) -> float | None:
+        """Return the value of a metric: `row["previous"]`.
+
+        Raises:
+            PartError: it was not measured; it is a KeyError.
+        """
+        if metric not in self.values:
+            raise no_such_part(metric, self.values, "this row")
+        return self.values[metric]
+
+    def __getattr__(self, metric: str) -> float | None:
+        """Return the value of a metric: `row.previous`."""
+        values = self.__dict__.get("values", {})
+        if metric in values:
+            return values[metric]
+        raise no_such_attribute(metric, values, "a row")
+
+
+class HeadMetrics(Result):
+    """Base class of results with several numbers for each head, which share their views.
+
+    Attributes:
+        title: a name for all of them.
+        models: the names that users gave to the models in it.
+        metrics: the metrics, in order: name and meaning.
+        layers: by the stack's name, its number of layers and its number of heads.
+        rows: the selected heads, ordered by stack, layer and head.
+        notices: further sentences for the reader.
+        sort: the metric by which views rank the heads, the largest first; None: in the order of `rows`.
+        reverse: whether the smallest come first.
+        top: how many heads views show; None: all.
+        maps: attention maps to be shown on a page beside the metrics.
+        shown_metrics: the metrics that views for people show.
+        has_errors: whether values have standard errors.
+        powers: whether views write small numbers with powers of ten, since they are not nearly zero.
+    """
+
+    metrics: dict[str, str]
+    layers: dict[str, tuple[int, int]]
+    rows: list[HeadRow]
+    notices: list[str]
+    sort: str | None
+    reverse: bool
+    top: int | None
+    maps: list[AttentionMaps] | None
+    powers: ClassVar[bool] = False
+
+    @property
+    def facts(self) -> list[str]:
+        """Short facts about all of the metrics, for one line."""
+        raise NotImplementedError
+
+    @property
+    def page_source(self) -> str:
+        """What they were computed from, for a page."""
+        return f"metrics: {', '.join(self.facts)}"
+
+    @property
+    def title(self) -> str:
+        """A name for all of them."""
+        raise NotImplementedError
+
+    @property
+    def models(self) -> list[str]:
+        """The names that users gave to the models in it."""
+        raise NotImplementedError
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether values have standard errors."""
+        return False
+
+    @property
+    def shown_metrics(self) -> list[str]:
+        """The metrics that views for people show."""
+        return list(self.metrics)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[HeadRow]:
+        return iter(self.rows)
+
+    @overload
+    def __getitem__(self, place: tuple[int, int] | tuple[str, int, int]) -> HeadRow: ...
+    @overload
+    def __getitem__(self, place: str | tuple[str, str]) -> np.ndarray: ...
+    def __getitem__(self, place: Any) -> Any:
+        """Return one head, or a metric of all.
+
+        `table[3, 7]` is head 7 of layer 3, and `table["decoder", 3, 7]` that of a stack.
+        `table["entropy"]` is an array, `n_layer n_head`, with NaN where nothing was measured; of several
+        stacks, `table["decoder", "entropy"]`.
+
+        Raises:
+            PartError: it is not in the table, or several stacks have it; it is a KeyError.
+        """
+        if isinstance(place, str):
+            place = (next(iter(self.layers)), place) if len(self.layers) == 1 else (None, place)
+        if not isinstance(place, tuple) or len(place) not in (2, 3):
+            raise no_such_part(place, ["[layer, head]", "[metric]"], "a table")
+        if isinstance(place[-1], str):
+            return self._array(*place)
+        *stack, layer, head = place
+        found = [
+            row
+            for row in self.rows
+            if (row.layer, row.head) == (layer, head) and row.stack in (stack or self.layers)
+        ]
+        if len(found) != 1:
+            known = [(row.stack, row.layer, row.head) for row in self.rows]
+            single = len(self.layers) == 1
+            raise no_such_part(place, [each[1:] if single else each for each in known], "this table")
+        return found[0]
+
+    def _array(self, stack: str | None, metric: str) -> np.ndarray:
+        """Return a metric of all heads of a stack, `n_layer n_head`."""
+        import numpy as np
+
+        if metric not in self.metrics:
+            raise no_such_part(metric, self.metrics, "this table")
+        if stack not in self.layers:
+            pairs = [(each, metric) for each in self.layers]
+            raise no_such_part(metric if stack is None else (stack, metric), pairs, "this table")
+        array = np.full(self.layers[stack], np.nan)
+        for row in self.rows:
+            value = row.values.get(metric)
+            if row.stack == stack and value is not None:
+                array[row.layer, row.head] = value
+        return array
+
+    def ranked(self, sort: str, *, reverse: bool = False, top: int | None = None) -> Self:
+        """Return the same heads, ranked in views by a metric.
+
+        Args:
+            sort: the metric.
+            reverse: the smallest first, instead of the largest.
+            top: show so many heads only.
+
+        Raises:
+            KeyError: there is no such metric.
+        """
+        if sort not in self.metrics:
+            raise no_such_part(sort, self.metrics, "this table")
+        ranked = copy(self)
+        ranked.sort, ranked.reverse, ranked.top = sort, reverse, top
+        return ranked
+
+
+@dataclass(repr=False)
+class HeadTable(HeadMetrics):
+    """Metrics of a model's heads, averaged over one text or many.
+
+    Attributes:
+        model: the name that the user gave.
+        metrics: the metrics that were measured, in order: name and meaning; see
+            `attnscope.models.head_metrics`.
+        sequences, tokens: how many were read, without padding.
+        layers: by the stack's name, its number of layers and its number of heads.
+        rows: the selected heads, ordered by stack, layer and head.
+        partial: whether the run ended before the end of the corpus.
+        skipped: how many lines contained no text.
+        without_sink: whether sinks were left out and the weights of the other keys rescaled to sum to 1.
+        notices: further sentences for the reader.
+        sort: the metric by which views rank the heads, the largest first; None: in the order of `rows`.
+        reverse: whether the smallest come first.
+        top: how many heads views show; None: all.
+        maps: the attention maps of the text, where they were collected for a page.
+        why_no_maps: why a page has no maps, where they were requested.
+        unsaved: the error of writing the run's checkpoint, where the last attempt failed.
+    """
+
+    model: str
+    metrics: dict[str, str]
+    sequences: int
+    tokens: int
+    layers: dict[str, tuple[int, int]]
+    rows: list[HeadRow]
+    partial: bool = False
+    skipped: int = 0
+    without_sink: bool = False
+    notices: list[str] = field(default_factory=list)
+    sort: str | None = None
+    reverse: bool = False
+    top: int | None = None
+    maps: list[AttentionMaps] | None = field(default=None, repr=False, compare=False)
+    why_no_maps: str | None = None
+    unsaved: Exception | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def facts(self) -> list[str]:
+        """Short facts about all of the metrics, for one line."""
+        return [counted(self.sequences, "sequence"), counted(self.tokens, "token")]
+
+    @property
+    def page_source(self) -> str:
+        """What they were computed from, for a page."""
+        source = f"metrics: means over {', '.join(self.facts)}"
+        source += ", the beginning of a corpus that was not read completely" if self.partial else ""
+        return source + (f"; {counted(self.skipped, 'line')} skipped" if self.skipped else "")
+
+    @property
+    def summary(self) -> str:
+        """What it is, on one line, without its class."""
+        parts = [counted(len(self.rows), "head"), counted(len(self.metrics), "metric")]
+        parts += [counted(self.sequences, "sequence"), counted(self.tokens, "token")]
+        parts += ["partial"] if self.partial else []
+        return f"{shortened(self.model)}: {listed(parts)}"
+
+    @property
+    def title(self) -> str:
+        """The model's name."""
+        return self.model
+
+    @property
+    def models(self) -> list[str]:
+        """The model's name."""
+        return [self.model]
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether there are several sequences, so that means have standard errors."""
+        return self.sequences > 1

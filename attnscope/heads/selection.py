@@ -1,0 +1,116 @@
+"""Select metrics and heads, and check the selection against the model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from attnscope.checkpoints.indices import check_indices
+from attnscope.errors import OptionError
+from attnscope.heads.statistics import Key
+from attnscope.models.head_metrics import METRICS
+from attnscope.text import nearest
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The selected metrics and heads.
+
+    Attributes:
+        metrics: the names of the metrics, in order.
+        stack: the stack; None: all that run.
+        layers, heads: indices; None: all.
+        special: whether tokens that the tokenizer added count as queries.
+        without_sink: whether sinks are left out of the keys; the other weights are rescaled to sum to 1.
+    """
+
+    metrics: list[str]
+    stack: str | None = None
+    layers: list[int] | None = None
+    heads: list[int] | None = None
+    special: bool = True
+    without_sink: bool = False
+
+    @property
+    def n_pairs(self) -> int:
+        """The number of metrics that need numbers of each pair of a query and a key."""
+        return sum(METRICS[name].pair is not None for name in self.metrics)
+
+    def without(self, names: Collection[str], sort: str | None) -> Selection:
+        """Return the selection without metrics that need a tokenizer, where there is none.
+
+        Raises:
+            OptionError: one of them was asked for by name, or ranks the heads.
+        """
+        by_name = self.metrics if len(self.metrics) < len(METRICS) else []
+        chosen = [name for name in (*by_name, sort) if name in names]
+        if chosen:
+            raise OptionError(
+                f"{chosen[0]} cannot be measured: the model has no tokenizer, which knows these tokens.",
+                hint="tokenizer=AutoTokenizer.from_pretrained(…), or other metrics",
+            )
+        return replace(self, metrics=[name for name in self.metrics if name not in names])
+
+    def check(self, model: str, n_layer: Mapping[str, int], n_head: Mapping[Key, int]) -> None:
+        """Raise an AttnscopeError if the model has no such stack, layer or head.
+
+        Args:
+            model: its name in the message.
+            n_layer: the number of layers of each stack that ran.
+            n_head: the number of heads of each layer, by stack and index.
+        """
+        stacks: Collection[str] = [self.stack] if self.stack else list(n_layer)
+        for stack in stacks:
+            if not any(each == stack for each, _ in n_head):
+                raise OptionError(
+                    f"{model} runs no {stack} attention here, only {', '.join(n_layer)}.",
+                    hint=f"--stack {next(iter(n_layer))}",
+                )
+        layers, heads = self.layers or [], self.heads or []
+        check_indices(model, stacks, layers, heads, n_layer=n_layer, n_head=n_head)
+
+    def n_weights(self, n_head: Mapping[Key, int], n_source: int, n_target: int) -> int:
+        """Return the number of weights in the maps of the selected heads.
+
+        Args:
+            n_head: the number of heads of each layer, by stack and index.
+            n_source, n_target: the numbers of tokens of the model, and of the decoder in an
+                encoder-decoder model.
+        """
+        n_target = n_target or n_source
+        sizes = {"decoder": n_target * n_target, "cross": n_target * n_source}
+        n_weight = 0
+        for (stack, layer), n in n_head.items():
+            if self.stack in (None, stack) and (self.layers is None or layer in self.layers):
+                n_map = n if self.heads is None else sum(head < n for head in self.heads)
+                n_weight += n_map * sizes.get(stack, n_source * n_source)
+        return n_weight
+
+
+def metric_names(metrics: str | Iterable[str] | None, sort: str | None = None) -> list[str]:
+    """Return the names of the selected metrics, in order.
+
+    Args:
+        metrics: names, or a text that lists them: `entropy,self`; None: all.
+        sort: the metric by which heads are ranked, if any.
+
+    Raises:
+        OptionError: there is no such metric, or `sort` is not among the selected ones.
+    """
+    names = list(METRICS)
+    if metrics is not None:
+        parts = metrics.split(",") if isinstance(metrics, str) else metrics
+        names = [name.strip() for name in parts]
+        if not names:
+            raise OptionError("metrics is an empty list.", hint="metrics=None for all")
+    for option, name in [*(("--metrics", name) for name in names), ("--sort", sort)]:
+        if name is not None and name not in METRICS:
+            hint = nearest(name, METRICS)
+            hint = f"{option} {hint}" if hint else ", ".join(METRICS)
+            raise OptionError(f"{option}: there is no metric {name!r}.", hint=hint)
+    if sort is not None and sort not in names:
+        listed = metrics if isinstance(metrics, str) else ",".join(names)
+        raise OptionError(
+            f"--sort {sort} is not among --metrics {listed}.", hint=f"--metrics {listed},{sort}"
+        )
+    return list(dict.fromkeys(names))

@@ -1,0 +1,471 @@
+"""Run a model and collect its attention: `attnscope.attention_maps`, `attention_steps`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.attention.sinks import sink_positions
+from attnscope.checkpoints.indices import Indices
+from attnscope.checkpoints.loaded import find_model
+from attnscope.errors import ModelError, OptionError
+from attnscope.heads.result import HeadTable
+from attnscope.maps.options import HeadOptions, RunOptions, ShownOptions
+from attnscope.maps.query import query_position
+from attnscope.maps.request import MapRequest
+from attnscope.maps.result import AttentionMaps
+from attnscope.models.options import ReadOptions
+from attnscope.models.read_inputs import read_inputs
+from attnscope.observe.trace import Trace
+from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
+
+if TYPE_CHECKING:
+    from attnscope.checkpoints.checkpoint import Checkpoint
+    from attnscope.maps.capture import CollectedMaps, HeadSelection
+    from attnscope.maps.pooled import Pooled
+    from attnscope.models.tokenize import Reading
+
+
+def attention_maps(
+    model: Any = None,
+    text: str | Sequence[str] | None = None,
+    *,
+    file: str | Path | None = None,
+    ids: str | Sequence[int] | None = None,
+    tokens: str | Sequence[str] | None = None,
+    pair: str | None = None,
+    target: str | None = None,
+    image: Any = None,
+    generate: int | None = None,
+    truncate: bool = False,
+    layers: Indices = None,
+    heads: Indices = None,
+    stack: str | None = None,
+    query: int | str | None = None,
+    top: int | None = None,
+    without_sink: bool = False,
+    pool: str | None = None,
+    steps: bool = False,
+    stats: bool = False,
+    keep: bool | Collection[str] = False,
+    verify: bool = False,
+    page: bool = False,
+    save: str | Path | None = None,
+    force: bool = False,
+    copies: int = 1,
+    tokenizer: Any = None,
+    image_processor: Any = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    memory: str | int | None = None,
+    progress: Progress = silent,
+) -> AttentionMaps:
+    """Run a model on an input, and return its attention maps, as `attnscope bert` and `model` show them.
+
+    For example::
+
+        maps = attnscope.attention_maps("minilm", "the cat sat", layers="all", heads="all")
+        maps[3, 5].attention  # n_Q n_K, numpy
+        maps.save("attention.html")
+        model = AutoModel.from_pretrained(name)
+        maps = attnscope.attention_maps(model, "the cat sat", tokenizer=tokenizer)
+
+    A loaded model is left unchanged: a copy runs, which shares its weights and hooks. Kinds of attention
+    that cannot be observed (flash, flex) are replaced by torch's own in the copy.
+
+    Args:
+        model: `minilm`, a folder, a hub name, or a model that transformers has loaded; None: `minilm`
+            where it is installed, else `bert-base-uncased`.
+        text: the text to read. Or instead of it: `file`, a file to read as one text; `ids`, token ids;
+            `tokens`, entries of the vocabulary; `image`, a file or a pillow image.
+        pair: the second text of a pair.
+        target: the decoder's input in an encoder-decoder model.
+        generate: the number of tokens to generate; only their queries are shown.
+        truncate: whether to truncate a text that is too long instead of raising an error.
+        layers, heads: an index, several, a range, `"0-3"` or `"all"`; None: the first layer with
+            attention, and head 0.
+        stack: the stack of layers, if a model has several; None: `encoder`, or `cross` if a decoder
+            runs.
+        query: the position of a single query to show, or a token that occurs once in the text; its row
+            is kept unpooled.
+        top: the number of each query's strongest keys to list.
+        without_sink: leave the first token and special ones out of these, and of the scale of colours.
+        pool: `max` or `mean`: pool maps to at most 256 × 256 cells; `none`: never. None: if whole maps
+            take 256 MiB or more.
+        steps: trace the attention of the layer step by step, too.
+        stats, keep: options of the steps, as in `attnscope.trace`.
+        verify: compare the maps with the model's own, from its eager attention.
+        page: collect everything that a page shows, so that `maps.save("x.html")` has the other heads and
+            stacks too, and ranks them.
+        save: a `.safetensors`, `.npz` or `.pt` file. If maps are pooled, whole maps are written to it
+            while they are computed; otherwise nothing is written here, and `maps.save` writes it.
+        force: replace that file if it exists.
+        copies: the memory to reserve for later copies, in multiples of the size of whole maps.
+        tokenizer, image_processor: those of a loaded model.
+        dtype: `float32`, `bfloat16`, `float16` or `float64`; None: as stored, or loaded.
+        device: the device to run on; a loaded model stays on its own, unless this is not `cpu`.
+        memory: the memory of the run beside the weights: `2G`, or bytes; None: 80 % of the free memory.
+        progress: called with the progress of the work.
+
+    Returns:
+        Weights after the softmax, float32, `n_Q n_K` for each head; checks, steps, `collected` and
+        `metrics` if requested, else None.
+
+    Raises:
+        OptionError: options contradict each other, or the model does not support them.
+        ModelError: no such model, stack, layer or head; or transformers cannot run it.
+        SizeError: there is too little memory.
+        FileError: a file cannot be read, or written.
+    """
+    if text is not None and not isinstance(text, str):
+        text = _only(text)
+    if keep and not steps:
+        raise OptionError("keep is for the steps of a layer's attention.", hint="steps=True")
+    file, save = (None if path is None else Path(path) for path in (file, save))
+    request = MapRequest(
+        ReadOptions(text, file, ids, tokens, pair, target, image, generate, truncate),  # type: ignore[arg-type]
+        HeadOptions(layers, heads, stack),  # type: ignore[arg-type]
+        ShownOptions(query, top, without_sink, pool),  # type: ignore[arg-type]
+        RunOptions(dtype, device, memory),  # type: ignore[arg-type]
+        steps=steps,
+        stats=stats,
+        keep=keep,
+        verify=verify,
+        page=page,
+        save=save,
+        force=force,
+        copies=copies,
+    )
+    return _maps_of(request, model, tokenizer, image_processor, progress)
+
+
+def _only(texts: Sequence[str]) -> str:
+    """Return the only text of several."""
+    if len(texts) != 1:
+        raise OptionError(
+            f"attention maps are those of one text, and here are {len(texts)}.",
+            hint="[attention_maps(model, text) for text in texts]; or measure_heads(model, texts)",
+        )
+    return texts[0]
+
+
+def attention_steps(
+    model: Any = None,
+    text: str | None = None,
+    *,
+    layer: int | None = None,
+    stats: bool = False,
+    keep: bool | Collection[str] = False,
+    file: str | Path | None = None,
+    ids: str | Sequence[int] | None = None,
+    tokens: str | Sequence[str] | None = None,
+    pair: str | None = None,
+    target: str | None = None,
+    image: Any = None,
+    generate: int | None = None,
+    truncate: bool = False,
+    stack: str | None = None,
+    verify: bool = False,
+    tokenizer: Any = None,
+    image_processor: Any = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    memory: str | int | None = None,
+    progress: Progress = silent,
+) -> Trace:
+    """Trace the attention of one layer of a model step by step, as `attnscope model --steps` shows it.
+
+    For example::
+
+        trace = attnscope.attention_steps("minilm", "the cat sat", layer=2, keep=True)
+        trace["scores"].tensor  # n_batch n_head n_Q n_K
+
+    Args:
+        model, text: as in `attention_maps`; so are all arguments that are not listed here.
+        layer: the layer's index, from 0; None: the first with attention.
+        stats: compute six statistics of each tensor, too.
+        keep: keep the tensors: all, or those with these names.
+
+    Returns:
+        `Q`, `K`, `V` to `x_rsh2`, of all heads, with a check that `x_rsh2` equals the model's own.
+
+    Raises:
+        ModelError: the layer's attention cannot be captured. And the errors of `attention_maps`.
+    """
+    file = None if file is None else Path(file)
+    request = MapRequest(
+        ReadOptions(text, file, ids, tokens, pair, target, image, generate, truncate),  # type: ignore[arg-type]
+        HeadOptions(layer, None, stack),  # type: ignore[arg-type]
+        ShownOptions(),
+        RunOptions(dtype, device, memory),  # type: ignore[arg-type]
+        steps=True,
+        stats=stats,
+        keep=keep,
+        verify=verify,
+    )
+    maps = _maps_of(request, model, tokenizer, image_processor, progress)
+    assert maps.steps is not None
+    return maps.steps
+
+
+def _maps_of(
+    request: MapRequest, model: Any, tokenizer: Any, image_processor: Any, progress: Progress
+) -> AttentionMaps:
+    """Run a model, given by its name or itself, for a request."""
+    request.check()
+    from attnscope.models.load import device_of
+    from attnscope.process.devices import kept_random_state
+    from attnscope.process.memory import check_imports, return_freed_memory
+    from attnscope.process.verbosity import kept_verbosity
+
+    check_imports(transformers=True)
+    return_freed_memory()
+    checkpoint = find_model(model, tokenizer, image_processor)
+    with kept_verbosity(), kept_random_state(device_of(checkpoint, request.run.device)):
+        return _collect(request, _load(request, checkpoint, progress), progress)
+
+
+@dataclass
+class _LoadedRun:
+    """A model that is ready to run, and its inputs.
+
+    Attributes:
+        checkpoint, model: the model.
+        reading: its inputs.
+        stack: the stack that is shown.
+        selection: the heads to collect.
+        pooled: how maps are pooled; None: they are held whole.
+        device: the device that it runs on.
+    """
+
+    checkpoint: Checkpoint
+    model: Any
+    reading: Reading
+    stack: str
+    selection: HeadSelection
+    pooled: Pooled | None
+    device: str
+
+
+def _load(request: MapRequest, checkpoint: Checkpoint, progress: Progress) -> _LoadedRun:
+    """Check what is requested, and load the model."""
+    from attnscope.maps.memory import (
+        bytes_of_whole,
+        check_whole_maps,
+        is_pooled,
+        least_beside_weights,
+        n_tokens,
+        plan_pooling,
+    )
+    from attnscope.models.layers import check_numbers
+    from attnscope.models.load import device_of, load_config, load_model
+    from attnscope.models.weights_fit import check_weights_fit
+    from attnscope.process.devices import check_device
+
+    with stage(progress, f"loading {checkpoint.name} …"), without_garbage_collection():
+        config = load_config(checkpoint)
+        device = device_of(checkpoint, request.run.device)
+        reading = read_inputs(request.inputs, checkpoint, config)
+        selection = request.selection(_stack(request, checkpoint, config))
+        pooled = is_pooled(request, config, reading, selection)
+        check_device(device)
+        numbers = (request.heads.layer_numbers or [], request.heads.head_numbers or [])
+        check_numbers(checkpoint.name, config, reading, *numbers)
+        of_maps = (request, config, reading, selection)
+        if pooled:
+            beside = least_beside_weights(*of_maps)
+        else:
+            if request.page:
+                from attnscope.document.page.page import check_map_size
+
+                check_map_size(n_tokens(request, reading))
+            check_whole_maps(*of_maps)
+            beside = {"beside": bytes_of_whole(*of_maps) if device == "cpu" else 0}
+        check_weights_fit(checkpoint, config, request.run.dtype, device, **beside)
+        options: dict[str, Any] = {"dtype": request.run.dtype, "device": device}
+        model = load_model(checkpoint, config, generates=request.inputs.generate is not None, **options)
+        reading.to(device)
+        stack = _stack(request, checkpoint, model.config)  # loading may change the configuration
+        selection = request.selection(stack)
+    run = _LoadedRun(checkpoint, model, reading, stack, selection, None, device)
+    if pooled:
+        run.pooled = plan_pooling(request, checkpoint, model, reading, selection, stack, device)
+    return run
+
+
+def _collect(request: MapRequest, run: _LoadedRun, progress: Progress) -> AttentionMaps:
+    """Run the model, and return the maps that are shown, with checks, steps and metrics."""
+    checkpoint, model, reading = run.checkpoint, run.model, run.reading
+    doing = f"running {checkpoint.name} on {run.device} …"
+    whole_file = request.save if run.pooled is not None and request.saves_whole else None
+    with stage(progress, doing), ExitStack() as files:
+        if run.pooled is not None:
+
+            def watch(layer: int, n_layer: int, share: float) -> None:
+                progress(f"running {checkpoint.name}: layer {layer} of {n_layer}, {share:.0%} …")
+
+            run.pooled = replace(run.pooled, watch=watch)
+            if whole_file is not None:
+                from attnscope.maps.matrix_file import matrix_file
+                from attnscope.maps.tensors import MapsFile
+
+                file = files.enter_context(matrix_file(whole_file, force=request.force))
+                of_whole = request.shown_selection(run.stack)
+                run.pooled = replace(run.pooled, whole=MapsFile(file), of_whole=of_whole)
+        notices = _give_target(request.inputs, run)
+        request = _with_position(request, run)
+        collected = _run_model(request, run)
+        maps = _shown(request, run, collected)
+        maps.notices += reading.notices + notices
+        maps.whole_file = whole_file
+        if request.verify:
+            from attnscope.maps.verify import verify
+
+            maps.checks = verify(checkpoint, model, reading, run.selection, collected)
+        _check_query(maps)
+    if request.page:
+        maps.collected, maps.metrics = collected.stacks, _metrics(reading, collected)
+    if request.steps:
+        maps.steps = _steps(request, collected, maps)
+    return maps
+
+
+def _run_model(request: MapRequest, run: _LoadedRun) -> CollectedMaps:
+    """Run the model and collect its maps, whole or pooled."""
+    arguments = (run.checkpoint, run.model, run.reading, run.selection)
+    if run.pooled is not None:
+        from attnscope.maps.pooled import collect_pooled
+
+        return collect_pooled(*arguments, run.pooled)
+    from attnscope.maps.collect import collect_maps
+
+    return collect_maps(*arguments, keep=run.stack if request.steps else None)
+
+
+# Before a model is loaded.
+
+
+def _stack(request: MapRequest, checkpoint: Checkpoint, config: Any) -> str:
+    """Return the stack that is shown."""
+    from attnscope.models.layers import stacks_that_run
+
+    picture, decodes, named = (
+        request.inputs.image is not None,
+        request.inputs.decodes,
+        request.heads.stack,
+    )
+    runs = stacks_that_run(config, picture=picture, decodes=decodes)
+    if named is None:
+        return "cross" if "cross" in runs else runs[0]
+    if named in runs:
+        return named
+    if config.is_encoder_decoder and named in ("decoder", "cross"):
+        raise OptionError(
+            f"--stack {named} belongs to the decoder of {checkpoint.name}, which has no input.",
+            hint='--target "…", or --generate N',
+        )
+    raise OptionError(
+        f"{checkpoint.name} has no stack {named} for this input: it has {', '.join(runs)}.",
+        hint=f"--stack {runs[0]}",
+    )
+
+
+# While it runs.
+
+
+def _with_position(request: MapRequest, run: _LoadedRun) -> MapRequest:
+    """Return the request with the position of the query that a token names.
+
+    Raises:
+        OptionError: no token has that name, or several have.
+    """
+    query = request.display.query
+    if isinstance(query, str):
+        if run.reading.picture and not query.isdecimal():
+            raise OptionError(f"--query is {query!r}, but an image has patches.", hint="--query 0")
+        decodes = run.stack in ("decoder", "cross")
+        query = query_position(query, run.reading.target if decodes else run.reading.source)
+    if run.pooled is not None:
+        run.pooled = replace(run.pooled, query=query)
+    return replace(request, display=replace(request.display, query=query))
+
+
+def _give_target(inputs: ReadOptions, run: _LoadedRun) -> list[str]:
+    """Set the decoder's target, or generate one; return notices about it."""
+    from attnscope.models.decode import generate_tokens, give_target
+
+    if inputs.target is not None:
+        give_target(run.checkpoint, run.model, run.reading)
+    if inputs.generate is None:
+        return []
+    text = generate_tokens(run.checkpoint, run.model, run.reading, inputs.generate)
+    return [f"generated: {text!r}. A token's row shows what it attends to as a query."]
+
+
+# When it has run.
+
+
+def _shown(request: MapRequest, run: _LoadedRun, collected: CollectedMaps) -> AttentionMaps:
+    """Return the maps that are shown; others may have been collected for a page."""
+    from attnscope.maps.capture import HeadSelection
+
+    stack, layers, heads = run.stack, request.heads.layer_numbers, request.heads.head_numbers
+    if request.heads.layers is None:
+        layers = [min((layer for name, layer in collected.layers if name == stack), default=0)]
+    collected.check(run.checkpoint.name, stack, layers or [], heads or [])
+    selection = HeadSelection(stack, layers, heads)
+    maps = next(each for each in collected.stacks if each.stack == stack)
+    shown = [
+        each for each in maps.maps if each.head in selection.heads_of(stack, each.layer, maps.n_head)
+    ]
+    sinks = (
+        sink_positions(key.special for key in maps.key_tokens) if request.display.without_sink else []
+    )
+    return replace(
+        maps,
+        maps=shown,
+        left_out=sinks,
+        query=request.display.query,
+        top=request.display.top,
+        notices=list(maps.notices),
+    )
+
+
+def _check_query(maps: AttentionMaps) -> None:
+    """Raise an OptionError if the selected query does not exist."""
+    first, last = maps.first_query, maps.first_query + len(maps.query_tokens) - 1
+    if maps.query is not None and not first <= maps.query <= last:
+        raise OptionError(
+            f"there is no query {maps.query}: queries are {first} to {last}.",
+            hint="--top 1, which lists them",
+        )
+
+
+def _metrics(reading: Reading, collected: CollectedMaps) -> HeadTable:
+    """Return the metrics of heads by which a page ranks them."""
+    from attnscope.maps.memory import separators
+    from attnscope.maps.metrics import measure, table
+
+    rows = collected.measured
+    if not rows:
+        rows = [row for maps in collected.stacks for row in measure(maps, separators(reading))]
+    return table(collected.stacks, rows)
+
+
+def _steps(request: MapRequest, collected: CollectedMaps, maps: AttentionMaps) -> Trace:
+    """Trace one layer's attention step by step."""
+    from attnscope.maps.steps import trace_steps
+
+    if collected.call is None:
+        raise ModelError(
+            f"{collected.eager[maps.stack]}. Only its maps are available, not their --steps."
+        )
+    named = maps.model if maps.stack == "self" else f"{maps.model} · {maps.stack} attention"
+    title = f"{named} · layer {maps.maps[0].layer} of {maps.n_layer}"
+    trace = trace_steps(collected.call, title, keep=request.keep, stats=request.stats)
+    trace.notices = [*trace.notices, *maps.notices]
+    trace.checks = [*(trace.checks or []), *(maps.checks or [])]
+    return trace

@@ -1,0 +1,262 @@
+"""Collect the maps of heads while a model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from attnscope.checkpoints.indices import check_indices
+from attnscope.errors import ModelError
+from attnscope.heads.result import HeadRow
+from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.attention_hook import AttentionInputs, Call
+from attnscope.models.layers import STACKS, layer_of, stack_of, why_repeated
+from attnscope.models.tokenize import Reading, patches
+from attnscope.models.tokens import Token
+from attnscope.models.tolerance import weights_of
+from attnscope.models.validate import check_rows
+
+if TYPE_CHECKING:
+    import torch
+
+AT_ONCE = 2**26
+"""The number of weights computed at once: 256 MiB of float32."""
+
+
+@dataclass(frozen=True)
+class HeadSelection:
+    """A selection of heads by stack, layer index and head index.
+
+    Attributes:
+        stack: `encoder`, `cross` and the like; None: every stack that runs.
+        layers: indices of layers; `first`: the first layer with attention; None: all.
+        heads: indices of heads; None: all.
+    """
+
+    stack: str | None = None
+    layers: Collection[int] | Literal["first"] | None = None
+    heads: Collection[int] | None = None
+
+    def heads_of(self, stack: str, layer: int, n_head: int, *, first: bool = False) -> list[int]:
+        """Return the selected heads of one layer.
+
+        Args:
+            stack, layer, n_head: the layer, and its number of heads.
+            first: whether it is the first layer of its stack with attention.
+        """
+        selected = first if self.layers == "first" else self.layers is None or layer in self.layers
+        if self.stack not in (None, stack) or not selected:
+            return []
+        return [head for head in range(n_head) if self.heads is None or head in self.heads]
+
+
+@dataclass
+class CollectedMaps:
+    """The maps of a run, and facts about the model.
+
+    Attributes:
+        stacks: the selected maps of each stack.
+        output: the model's logits, or else its last hidden states.
+        layers: for every layer with attention, by stack and index, the number of its heads.
+        n_layer: the number of layers of each stack, with or without attention.
+        call: the inputs and outputs of one layer's attention, if requested.
+        measured: the metrics of heads measured during the run, if requested.
+        eager: the stacks whose maps come from the model's eager attention, with the reasons.
+    """
+
+    stacks: list[AttentionMaps]
+    output: torch.Tensor
+    layers: dict[tuple[str, int], int]
+    n_layer: dict[str, int]
+    call: Call | None = None
+    eager: dict[str, str] = field(default_factory=dict)
+    measured: list[HeadRow] = field(default_factory=list)
+
+    def check(self, model: str, stack: str, layers: Collection[int], heads: Collection[int]) -> None:
+        """Raise a ModelError if a layer or head does not exist, or a layer has no attention."""
+        if not any(each == stack for each, _ in self.layers):
+            raise ModelError(f"{model} ran no {stack} attention, only {', '.join(self.n_layer)}.")
+        check_indices(model, [stack], layers, heads, n_layer=self.n_layer, n_head=self.layers)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The location and the sizes of one layer's attention.
+
+    Attributes:
+        stack, number: the layer's stack and index.
+        n_layer: the number of layers of the stack.
+        n_batch, n_head, n_kv_head, n_Q, n_K: the sizes of its attention.
+    """
+
+    stack: str
+    number: int
+    n_layer: int
+    n_batch: int
+    n_head: int
+    n_kv_head: int
+    n_Q: int  # noqa: N815 - the field's name
+    n_K: int  # noqa: N815
+
+
+class MapCollector:
+    """Collect the maps of the selected heads while a model runs."""
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        reading: Reading,
+        selection: HeadSelection,
+        keep: str | None = None,
+        stacks: Collection[str] = STACKS,
+    ) -> None:
+        self.name, self.model, self.reading, self.selection = name, model, reading, selection
+        self.keep, self.stacks = keep, stacks
+        self.maps: dict[str, AttentionMaps] = {}
+        self.rows: dict[str, list[int]] = {}  # the queries that are shown: all, or the generated ones
+        self.layers: dict[tuple[str, int], int] = {}  # how many heads each layer has
+        self.n_layer: dict[str, int] = {}
+        self.call: Call | None = None
+        self.unexplained: dict[str, str] = {}  # why, by stack
+
+    def compute(self, call: Call) -> None:
+        """Compute the selected maps of one layer from the inputs of its attention."""
+        layer = self.layer(call)
+        if layer is None:
+            return
+        heads = self.add_layer(layer)
+        for part in _parts(heads, layer.n_Q * layer.n_K):
+            attention, difference, tolerance = weights_of(call, part)
+            if not difference <= tolerance:
+                self.unexplained[layer.stack] = (
+                    f"in layer {layer.number} they differ by {difference:.2g}"
+                )
+            else:
+                self._add(layer, part, attention, sinks=call.sinks is not None)
+        if heads and self.keep == layer.stack:
+            self.call = self.call or call
+
+    def collect(self, call: Call) -> None:
+        """Collect the selected maps from the weights that a layer's own eager attention returned."""
+        layer = self.layer(call)
+        if layer is not None and layer.stack in self.stacks and call.weights is not None:
+            heads = self.add_layer(layer)
+            self._add(layer, heads, call.weights[0, heads], sinks=call.sinks is not None)
+
+    def collect_map(self, stack: str, number: int, n_layer: int, attention: torch.Tensor | None) -> None:
+        """Collect the selected maps from the weights that a model returned for one of its layers.
+
+        Args:
+            stack, number: the layer's stack and index.
+            n_layer: the number of layers of the stack.
+            attention: `n_batch n_head n_Q n_K`; None: the layer has no attention.
+
+        Raises:
+            ModelError: they are not weights, or do not cover all pairs of tokens.
+        """
+        if attention is None:
+            return
+        n_batch, n_head, n_Q, n_K = attention.shape
+        layer = Layer(stack, number, n_layer, n_batch, n_head, n_head, n_Q, n_K)
+        heads = self.add_layer(layer)
+        self._add(layer, heads, attention[0, heads])
+
+    def forget(self, stack: str) -> None:
+        """Discard what was collected of a stack."""
+        self.maps.pop(stack, None)
+        self.n_layer.pop(stack, None)
+        self.layers = {key: n for key, n in self.layers.items() if key[0] != stack}
+
+    def result(self, output: torch.Tensor) -> CollectedMaps:
+        """Return everything that was collected."""
+        stacks = [self.maps[stack] for stack in STACKS if stack in self.maps]
+        return CollectedMaps(stacks, output, self.layers, self.n_layer, self.call)
+
+    def layer(self, inputs: AttentionInputs) -> Layer | None:
+        """Return the layer of a call; None if it attends more than once, which is not supported."""
+        stack = stack_of(inputs.path, self.model.config, cross=inputs.cross)
+        number, n_layer = layer_of(self.model, stack, inputs.path, self.layers)
+        if repeated := why_repeated(stack, number, self.layers):
+            self.unexplained[stack] = repeated
+            return None
+        n_batch, n_head, n_Q, _ = inputs.query.shape
+        _, n_kv_head, n_K, _ = inputs.key.shape
+        return Layer(stack, number, n_layer, n_batch, n_head, n_kv_head, n_Q, n_K)
+
+    def add_layer(self, layer: Layer) -> list[int]:
+        """Record that a layer has attention, and return its selected heads.
+
+        Raises:
+            ModelError: its attention does not cover all pairs of tokens.
+        """
+        stack, first = layer.stack, layer.stack not in self.n_layer
+        self.layers[stack, layer.number] = layer.n_head
+        self.n_layer[stack] = layer.n_layer
+        heads = self.selection.heads_of(stack, layer.number, layer.n_head, first=first)
+        if not heads:
+            return []
+        queries, keys = self._tokens(stack, "Q", layer.n_Q), self._tokens(stack, "K", layer.n_K)
+        if (layer.n_batch, layer.n_Q, layer.n_K) != (1, len(queries), len(keys)):
+            raise ModelError(
+                f"{self.name} attends from {layer.n_batch} × {layer.n_Q} queries to {layer.n_K}"
+                f" keys in layer {layer.number}, but there are {len(queries)} and {len(keys)}"
+                " tokens: attnscope shows attention only among all tokens."
+            )
+        if stack not in self.maps:
+            self.maps[stack] = self._empty(layer, queries, keys)
+        return heads
+
+    def _empty(self, layer: Layer, queries: list[Token], keys: list[Token]) -> AttentionMaps:
+        """Return a stack without maps; if tokens were generated, their queries are its only ones."""
+        generated = [i for i, token in enumerate(queries) if token.generated]
+        rows = self.rows[layer.stack] = generated or list(range(len(queries)))
+        picture = self.reading.picture
+        if picture:
+            picture = replace(picture, first=len(keys) - picture.rows * picture.columns)
+        return AttentionMaps(
+            model=self.name,
+            stack=layer.stack,
+            n_layer=layer.n_layer,
+            n_head=layer.n_head,
+            n_kv_head=layer.n_kv_head,
+            query_tokens=[queries[i] for i in rows],
+            key_tokens=keys,
+            maps=[],
+            picture=picture,
+            first_query=rows[0],
+        )
+
+    def _tokens(self, stack: str, which: str, n: int) -> list[Token]:
+        """Return the tokens of a stack's queries or keys; those of an image are `n`."""
+        if stack == "decoder" or (stack == "cross" and which == "Q"):
+            return self.reading.target
+        reading = self.reading
+        if reading.picture:
+            return patches(reading.picture, n, reading.most_added, reading.others)
+        return self.reading.source
+
+    def _add(
+        self, layer: Layer, heads: list[int], attention: torch.Tensor, *, sinks: bool = False
+    ) -> None:
+        """Add the maps of some heads, `n_head n_Q n_K`, restricted to the rows that are shown.
+
+        Raises:
+            ModelError: they are not weights.
+        """
+        if not heads:
+            return
+        rows, group = self.rows[layer.stack], layer.n_head // layer.n_kv_head
+        attention = attention if len(rows) == layer.n_Q else attention[:, rows]
+        kind = type(self.model).__name__
+        check_rows(attention, self.name, kind, layer.number, layer.stack, sinks=sinks)
+        for head, of_head in zip(heads, attention.float().cpu().numpy(), strict=True):
+            self.maps[layer.stack].maps.append(AttentionMap(layer.number, head, head // group, of_head))
+
+
+def _parts(heads: list[int], size: int) -> Iterator[list[int]]:
+    """Yield groups of heads whose maps, of `size` weights each, are computed at once."""
+    n = max(1, AT_ONCE // max(size, 1))
+    for start in range(0, len(heads), n):
+        yield heads[start : start + n]

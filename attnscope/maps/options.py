@@ -1,0 +1,122 @@
+"""Options of `attnscope.attention_maps`: what a model reads, which heads are shown, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from attnscope.checkpoints.indices import parse_indices
+from attnscope.models.options import StackName
+from attnscope.options import DEVICES, DTYPES, option
+
+
+class Pool(StrEnum):
+    """How the weights of a cell are pooled; `none`: maps are not pooled."""
+
+    MAX = "max"
+    MEAN = "mean"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """The heads that are shown; layers and heads are arguments of `parse_indices`."""
+
+    PANEL = "Layer and head"
+
+    layers: str | None = option(
+        "Layer, counted from 0; with an input also 0-3, 0,2 or all.",
+        "--layer",
+        metavar="N",
+        shown="the first with attention",
+        common=True,
+        values="layers",
+    )
+    heads: str | None = option(
+        "Head, counted from 0; with an input also 0-3, 0,2 or all.",
+        "--head",
+        metavar="N",
+        shown="0",
+        common=True,
+        values="heads",
+    )
+    stack: StackName | None = option(
+        "Stack of layers: self, encoder, decoder, cross, text, vision or audio.",
+        shown="encoder; cross, if a decoder reads",
+    )
+
+    @property
+    def layer_numbers(self) -> list[int] | None:
+        """The indices of layers, 0 by default; None: all."""
+        return parse_indices("--layer", 0 if self.layers is None else self.layers)
+
+    @property
+    def head_numbers(self) -> list[int] | None:
+        """The indices of heads, 0 by default; None: all."""
+        return parse_indices("--head", 0 if self.heads is None else self.heads)
+
+    @property
+    def one_layer(self) -> bool:
+        """Whether a single layer is selected."""
+        return len(self.layer_numbers or ()) == 1
+
+    @property
+    def one_head(self) -> bool:
+        """Whether a single head is selected."""
+        return self.one_layer and len(self.head_numbers or ()) == 1
+
+    def __str__(self) -> str:
+        return f"--layer {self.layers or 0} --head {self.heads or 0}"
+
+
+@dataclass(frozen=True)
+class ShownOptions:
+    """What is shown of the maps."""
+
+    PANEL = "View"
+
+    query: Any = option(
+        "Show only the weights of one query, key by key: its position, or a token that occurs once.",
+        metavar="I",
+        parser=str,
+        common=True,
+    )
+    top: int | None = option(
+        "List the K largest weights of each query.", metavar="K", min=1, common=True
+    )
+    without_sink: bool = option(
+        "Ignore the first token and special tokens in --top and in the colour scale.",
+        default=False,
+    )
+    pool: Pool | None = option(
+        "Reduce maps to at most 256 × 256 cells of their max or mean weight; none: keep whole maps.",
+        shown="max for maps above 256 MiB; --save keeps them whole",
+    )
+
+    @property
+    def pools(self) -> bool:
+        """Whether pooled maps are requested for texts of any length."""
+        return self.pool in ("max", "mean")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The device, dtype and memory of a run."""
+
+    PANEL = "Run"
+
+    dtype: str | None = option(
+        "Dtype of the model: float32, bfloat16, float16 or float64.",
+        shown="as stored",
+        common=True,
+        values=DTYPES,
+    )
+    device: str = option(
+        "Device: cpu, cuda, cuda:1, mps or xpu.", default="cpu", common=True, values=DEVICES
+    )
+    memory: str | None = option(
+        "Memory limit of a run, without the model's weights: 2G, 500M.",
+        metavar="SIZE",
+        shown="80 % of the free memory",
+    )

@@ -1,0 +1,242 @@
+"""Collect pooled maps of a long text block by block, without ever holding a whole map.
+
+The model runs once. Its attention is replaced by attnscope's, which computes a block of queries at a
+time, and pools each block's weights before the next one overwrites them. Before that, a run on a few
+tokens checks for each layer that this attention equals the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attnscope.attention.sinks import sink_positions
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.document.grid.pooling import Pooling
+from attnscope.errors import ModelError
+from attnscope.heads.result import HeadRow
+from attnscope.maps.capture import CollectedMaps, HeadSelection, Layer, MapCollector
+from attnscope.maps.collect import add_notice, first_tokens, selected_stacks
+from attnscope.maps.metrics import Measurement, head_row
+from attnscope.maps.pool import CellPooler, PooledRows, cells
+from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.attention_hook import AttentionInputs, Call, attending, observing
+from attnscope.models.blockwise import FEW, Blockwise, disagreement, discard, is_fused
+from attnscope.models.buffers import Store
+from attnscope.models.eager import why_eager
+from attnscope.models.eager_masks import SOME, notice_of_masks
+from attnscope.models.forward import main_output, run
+from attnscope.models.load import as_model_error, disable_cache
+from attnscope.models.tokenize import Reading
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from attnscope.attention.blocks import Block
+
+
+class WholeMaps(Protocol):
+    """A receiver of whole maps, a few rows at a time, so that they are never held in memory."""
+
+    def begin(self, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> None:
+        """Prepare for the maps of these layers and heads, `n_Q n_K` each."""
+
+    def write(self, layer: int, head: int, row: int, rows: np.ndarray) -> None:
+        """Receive rows of a map, beginning with index `row`: `… n_K`, float32."""
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """How the maps of a long text are pooled, and which parts are kept unpooled.
+
+    Attributes:
+        shown: `max` or `mean`: how cells are pooled for display.
+        block_bytes: the memory for a block of weights.
+        query: the position of a query whose row is kept unpooled.
+        top: the number of strongest keys to keep for each query.
+        head: the heads whose row and strongest keys are kept; None: none.
+        without_sink: whether to leave the sink out of the strongest keys.
+        whole: the receiver of whole maps, in addition to the pooled ones; None: they are discarded.
+        of_whole: the heads of these whole maps, in one stack.
+        separators: the special tokens that end a text, if metrics are to be measured; None: they are
+            not.
+        watch: called after each block with the layer, the number of layers, and the share of queries
+            that are done.
+    """
+
+    shown: str = "max"
+    block_bytes: int = 2**24
+    query: int | None = None
+    top: int | None = None
+    head: HeadSelection | None = None
+    without_sink: bool = False
+    whole: WholeMaps | None = None
+    of_whole: HeadSelection | None = None
+    separators: Collection[str] | None = None
+    watch: Callable[[int, int, float], None] | None = None
+
+
+def collect_pooled(
+    checkpoint: Checkpoint, model: Any, reading: Reading, selection: HeadSelection, pooled: Pooled
+) -> CollectedMaps:
+    """Run a model, and pool the maps of its heads during the run.
+
+    Args:
+        checkpoint: the model's checkpoint.
+        model: as `load_model` returned it.
+        reading: the model's inputs.
+        selection: the heads to collect.
+        pooled: how their maps are pooled.
+
+    Raises:
+        ModelError: the model has no attention, or its attention cannot be captured.
+    """
+    disable_cache(model)
+    few = first_tokens(reading, FEW)
+    trial = Pooler(MapCollector(checkpoint.name, model, few, HeadSelection(selection.stack)), pooled)
+    with observing(model, trial.compare), as_model_error(checkpoint):
+        run(model, few, logits=False)
+    tested, stacks = trial.collector, selected_stacks(model, reading, selection)
+    for reason in why_eager(checkpoint.name, stacks, tested.unexplained, tested.n_layer).values():
+        raise ModelError(
+            f"{reason}. Its maps come from its own eager attention, which computes them whole and"
+            " cannot pool them.",
+            hint="--pool none, if memory suffices; or a shorter text without --pool",
+        )
+    pooler = Pooler(MapCollector(checkpoint.name, model, reading, selection), pooled, tested.layers)
+    with attending(model, pooler.attend), as_model_error(checkpoint):
+        output = run(model, reading, logits=False)
+    result = pooler.collector.result(main_output(output))
+    result.measured = pooler.measured
+    some = first_tokens(reading, SOME)
+    add_notice(result, notice_of_masks(checkpoint.name, model, lambda: run(model, some, logits=False)))
+    return result
+
+
+class Pooler:
+    """Compute attention in place of a model, and pool the maps of the selected heads.
+
+    Args:
+        collector: the collector with the selection of heads, to which pooled maps are added.
+        pooled: how maps are pooled.
+        layers: the number of heads of each layer, by stack and index, from an earlier run.
+    """
+
+    def __init__(
+        self,
+        collector: MapCollector,
+        pooled: Pooled,
+        layers: Mapping[tuple[str, int], int] | None = None,
+    ) -> None:
+        self.collector, self.pooled, self.layers = collector, pooled, layers or {}
+        self._of_whole: list[tuple[int, int]] | None = None  # the layers and heads that are kept whole
+        self.blockwise = Blockwise(pooled.block_bytes)
+        self.measured: list[HeadRow] = []
+        self._store = Store()
+
+    def compare(self, call: Call) -> None:
+        """Record if attnscope's attention differs from the output of a layer's own."""
+        layer = self.collector.layer(call)
+        if layer is None:
+            return
+        self.collector.add_layer(layer)
+        difference = disagreement(call, layer.number, self.blockwise)
+        if difference is not None:
+            self.collector.unexplained[layer.stack] = difference
+
+    def attend(self, inputs: AttentionInputs) -> torch.Tensor | None:
+        """Compute one layer's attention; return None if its maps are not needed and its own will do."""
+        layer = self.collector.layer(inputs)
+        heads = [] if layer is None else self.collector.add_layer(layer)
+        if layer is not None and heads:
+            return self._pool(inputs, layer, heads)
+        if is_fused(self.collector.model, inputs):
+            return None
+        return self.blockwise.attend(inputs, discard)
+
+    def _pool(self, inputs: AttentionInputs, layer: Layer, heads: list[int]) -> torch.Tensor:
+        """Compute one layer's attention, and add the pooled maps of its heads to the collector."""
+        import torch
+
+        maps, pooled = self.collector.maps[layer.stack], self.pooled
+        first = maps.first_query
+        if maps.pooling is None:
+            queries = [range(first + cell.start, first + cell.stop) for cell in cells(maps.query_tokens)]
+            maps.pooling = Pooling(pooled.shown, queries, cells(maps.key_tokens))
+        dtype = torch.promote_types(inputs.query.dtype, torch.float32)
+        like = torch.empty(0, dtype=dtype, device=inputs.query.device)
+        cell_pooler = CellPooler(heads, maps.pooling.queries, maps.pooling.keys, like)
+        rows: dict[int, PooledRows] = {}
+        without = sink_positions(key.special for key in maps.key_tokens) if pooled.without_sink else []
+        if pooled.head is not None:
+            of = (layer.stack, layer.number, layer.n_head)
+            for head in pooled.head.heads_of(*of, first=not maps.maps):
+                rows[head] = PooledRows(head, first, layer.n_K, pooled.query, pooled.top, without)
+
+        whole = self._heads_of_whole(layer, maps)
+        measurement = None
+        if pooled.separators is not None:
+            measurement = Measurement(maps, layer.n_Q, pooled.separators, like, self._store)
+
+        def on_block(block: Block) -> None:
+            cell_pooler.add(block)
+            for of_head in rows.values():
+                of_head.add(block)
+            if measurement is not None:
+                measurement.rows.add(block)
+            for head in whole:
+                self._write(block, layer.number, head, first, layer.n_K)
+            if pooled.watch is not None:
+                pooled.watch(layer.number, layer.n_layer, block.queries.stop / layer.n_Q)
+
+        collected = self.blockwise.attend(inputs, on_block)
+        if measurement is not None:
+            values = measurement.values()
+            self.measured += [head_row(layer.stack, layer.number, head, values[head]) for head in heads]
+        group = layer.n_head // layer.n_kv_head
+        means, largest = (each.float().cpu().numpy() for each in (cell_pooler.mean, cell_pooler.max))
+        for head, mean, most in zip(heads, means, largest, strict=True):
+            shown = mean if pooled.shown == "mean" else most
+            row, top = rows[head].result() if head in rows else (None, None)
+            of_layer = (layer.number, head, head // group)
+            maps.maps.append(AttentionMap(*of_layer, shown, mean, most, row, top))
+        return collected
+
+    def _heads_of_whole(self, layer: Layer, maps: AttentionMaps) -> list[int]:
+        """Return the heads of a layer whose whole maps are kept; begin the file at the first layer."""
+        pooled = self.pooled
+        if pooled.whole is None or pooled.of_whole is None or pooled.of_whole.stack != layer.stack:
+            return []
+        if self._of_whole is None:
+            numbers = sorted(number for stack, number in self.layers if stack == layer.stack)
+            self._of_whole = [
+                (number, head)
+                for number in numbers
+                for head in pooled.of_whole.heads_of(
+                    layer.stack,
+                    number,
+                    self.layers[layer.stack, number],
+                    first=number == numbers[0],
+                )
+            ]
+            if self._of_whole:
+                shape = (len(maps.query_tokens), len(maps.key_tokens))
+                pooled.whole.begin(self._of_whole, shape)
+        return [head for number, head in self._of_whole if number == layer.number]
+
+    def _write(self, block: Block, layer: int, head: int, first: int, n_K: int) -> None:
+        """Pass a block's rows of one head to the receiver, beginning with the first query to include."""
+        import numpy as np
+
+        start = max(first, block.queries.start)
+        if start >= block.queries.stop:
+            return
+        weights = block.attention[0, head, start - block.queries.start :].float().cpu().numpy()
+        rows = weights
+        if len(block.keys) < n_K:  # keys that no query of the block can see
+            rows = np.zeros((len(weights), n_K), dtype=np.float32)
+            rows[:, block.keys.start : block.keys.stop] = weights
+        assert self.pooled.whole is not None
+        self.pooled.whole.write(layer, head, start - first, rows)

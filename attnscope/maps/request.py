@@ -1,0 +1,145 @@
+"""Gather the options of one call of `attnscope.attention_maps`, and check that they go together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.errors import OptionError, warn_idle
+from attnscope.maps.options import HeadOptions, Pool, RunOptions, ShownOptions
+from attnscope.models.options import ReadOptions
+
+if TYPE_CHECKING:
+    from attnscope.maps.capture import HeadSelection
+
+
+@dataclass(frozen=True)
+class MapRequest:
+    """The options of one run: inputs, heads, display, device and memory.
+
+    Attributes:
+        inputs, heads, display, run: the options in their groups.
+        steps: whether the attention of a layer is shown step by step.
+        stats: whether the steps include six statistics of their values.
+        keep: the tensors of the steps to keep: all, or those with these names.
+        verify: whether maps are compared with the model's own.
+        page: whether everything is collected that a page shows.
+        save: the file for whole maps, written while they are computed if maps are pooled.
+        force: whether to replace that file.
+        copies: the memory for whole maps, in multiples of their size; 0: they are not needed.
+    """
+
+    inputs: ReadOptions
+    heads: HeadOptions
+    display: ShownOptions
+    run: RunOptions
+    steps: bool = False
+    stats: bool = False
+    keep: bool | Collection[str] = False
+    verify: bool = False
+    page: bool = False
+    save: Path | None = None
+    force: bool = False
+    copies: int = 1
+
+    @property
+    def saves_whole(self) -> bool:
+        """Whether whole maps are saved: a file has pooled ones only on request."""
+        return self.save is not None and not self.display.pools
+
+    def check(self) -> None:
+        """Raise an AttnscopeError for mistakes that need no model to be known; warn of idle options."""
+        from attnscope.process.budget import parse_size
+        from attnscope.process.devices import check_device_name
+
+        if self.run.memory is not None:
+            parse_size(self.run.memory)
+        for fails, message, hint in self._conflicts():
+            if fails:
+                raise OptionError(message, hint=hint)
+        for option, count in (("--top", self.display.top), ("--generate", self.inputs.generate)):
+            if count is not None and count < 1:
+                raise OptionError(f"{option} is {count}, but must be 1 or more.")
+        if self.display.pool not in (None, *Pool):
+            raise OptionError(f"there is no --pool {self.display.pool}.", hint=", ".join(Pool))
+        of_texts = {
+            "--truncate": self.inputs.truncate,
+            "--pool": self.display.pool,
+            "--memory": self.run.memory,
+        }
+        no_text = self.inputs.image is not None
+        warn_idle(
+            (no_text and value, name, "the input is a picture") for name, value in of_texts.items()
+        )
+        check_device_name(self.run.device)
+        if self.save is not None:
+            from attnscope.document.tensor_file import check_target
+
+            check_target(self.save, force=self.force, dtypes=[])
+
+    def _conflicts(self) -> Iterator[tuple[object, str, str | None]]:
+        """Yield for each contradiction whether it holds, the error, and a hint."""
+        inputs = self.inputs
+        names = inputs.names
+        yield not names, "there is no input.", "a text, ids, tokens, a file or an image"
+        message = f"--{' and --'.join(names)} cannot be combined: give one input."
+        yield len(names) > 1, message, " or ".join(f"--{name}" for name in names)
+        about_text = {
+            "--pair": inputs.pair is not None,
+            "--target": inputs.target is not None,
+            "--generate": inputs.generate,
+        }
+        for option, value in about_text.items():
+            message = f"{option} applies to texts, and --image is a picture."
+            yield inputs.image is not None and value, message, f'--text "…" {option} …'
+        ids = next((name for name in ("ids", "tokens") if name in names), None)
+        message = f"--pair is the second of two texts, and --{ids} is not a text."
+        yield ids and inputs.pair is not None, message, '--text "…" --pair "…"'
+        message = "--target is the decoder's input, and --generate lets the decoder generate it."
+        yield inputs.generate and inputs.target is not None, message, "one of the two"
+        yield from self._conflicts_of_display()
+        message = "--device meta computes no values, and attention maps need values."
+        yield self.run.device.startswith("meta"), message, "--device cpu"
+
+    def _conflicts_of_display(self) -> Iterator[tuple[object, str, str | None]]:
+        """Yield the same for the options of display."""
+        display, heads, steps = self.display, self.heads, self.steps
+        yield self.stats and not steps, "--stats applies to the steps of a layer.", "--steps --stats"
+        message = "--steps shows whole tensors, and --pool shows pooled maps."
+        yield steps and display.pools, message, "one of the two"
+        message = "--steps shows whole tensors, and --without-sink leaves out keys."
+        yield steps and display.without_sink, message, "one of the two"
+        message = f"--steps are those of one layer, and --layer is {heads.layers}."
+        yield steps and not heads.one_layer, message, "--steps --layer 0"
+        for option, value in {"--top": display.top, "--query": display.query}.items():
+            message = f"{option} is for one head, and {heads} are several."
+            yield (
+                value is not None and not heads.one_head,
+                message,
+                f"--layer 0 --head 0 {option} {value}",
+            )
+        message = "--top lists every query's strongest keys: it goes with neither --query nor --steps."
+        yield display.top and (display.query is not None or steps), message, None
+        message = "--steps are those of all heads of a layer."
+        yield steps and heads.heads is not None, message, '--steps --show "attention[0,3]"'
+        message = "--steps shows whole tensors, and --query shows one row of a map."
+        yield steps and display.query is not None, message, '--steps --show "scores[0,0,3]"'
+
+    def selection(self, stack: str) -> HeadSelection:
+        """Return the heads of a stack to collect; a page of a single selected head needs all."""
+        from attnscope.maps.capture import HeadSelection
+
+        if not self.page:
+            return self.shown_selection(stack)
+        if self.heads.one_head:
+            return HeadSelection(self.heads.stack)
+        return replace(self.shown_selection(stack), stack=self.heads.stack)
+
+    def shown_selection(self, stack: str) -> HeadSelection:
+        """Return the heads that are shown."""
+        from attnscope.maps.capture import HeadSelection
+
+        layers = "first" if self.heads.layers is None else self.heads.layer_numbers
+        return HeadSelection(stack, layers, self.heads.head_numbers)  # type: ignore[arg-type]

@@ -1,0 +1,191 @@
+"""The masks of a user's attention code: which keys each query sees in one call of it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from attnscope.errors import SourceError
+from attnscope.implementations.code import code_side, fitting_inputs
+from attnscope.implementations.implementation import Side, tensors_of
+from attnscope.implementations.inputs import inputs_by_name
+from attnscope.implementations.options import Pairing
+from attnscope.masks.hidden import UndecidedError, VisibleKeys, visible_keys
+from attnscope.masks.matrices import planes_of_matrix
+from attnscope.masks.result import AttentionMask, AttentionMasks
+from attnscope.masks.summary import mask_of_planes
+from attnscope.observe.operators.anatomy import Anatomy
+from attnscope.observe.operators.operands import tokens
+from attnscope.observe.operators.place import Place, is_library
+from attnscope.observe.operators.roles import attentions_of
+from attnscope.process.files import cell_of
+from attnscope.process.random_state import kept_global_random_state
+from attnscope.user_code.load import load_target
+from attnscope.user_code.subject import Texts
+
+HINT = "audit, which measures which positions influence which in any code"
+
+
+def masks_of_code(
+    subject: Any, inputs: Any, init: Texts | None, call: str | None, block: tuple[int, int]
+) -> AttentionMasks:
+    """Call code once, and return the mask of each attention that it computes.
+
+    Args:
+        subject: a function, class or module, itself or as `file.py:NAME`.
+        inputs: its tensors, by position or by name, or specifications; none: the usual ones.
+        init: the arguments of a class.
+        call: the method to call; None: `forward`.
+        block: the numbers of queries and keys in a block.
+
+    Raises:
+        SourceError: it raises, or computes no attention whose mask is known.
+        AttnscopeError: it cannot be built, or the inputs do not fit.
+    """
+    loaded = load_target(subject)
+    named_inputs = inputs_by_name(subject, inputs, call)
+    notices = []
+    with kept_global_random_state():
+        pairing = Pairing(
+            init or (), named_inputs, call=call, dtype=_dtype_of(loaded.object, named_inputs)
+        )
+        if not named_inputs:
+            usual = fitting_inputs(subject, pairing)
+            pairing = replace(pairing, inputs=usual)
+            if usual:
+                notices.append(f"the inputs are drawn: {' '.join(usual)}")
+        side = _own(code_side(loaded, loaded.name, pairing))
+        run = side.run(pairing.seed)
+    found, others = attentions_of(run.tape, run.output)
+    failures: dict[str, str] = {}
+    names = _names(side, found, loaded.module)
+    masks = []
+    for name, anatomy in zip(names, found, strict=True):
+        try:
+            keys = visible_keys(anatomy)
+        except UndecidedError as error:
+            failures[name] = str(error)
+            continue
+        masks.append(_mask(anatomy, keys, name, block))
+        notices += [f"{name}: {note}" if len(found) > 1 else note for note in keys.notes]
+    softmaxes = {
+        _name("", value.place, loaded.module) or "a softmax": why for value, why in others.items()
+    }
+    if not masks:
+        reasons = [*failures.items(), *softmaxes.items()]
+        where, why = next(iter(reasons), ("", "it multiplies no softmax of scores by values"))
+        place = f"{where}: " if where else ""
+        raise SourceError(
+            f"which keys queries see in {loaded.name} is not known: {place}{why}.", hint=HINT
+        )
+    notices += [f"{name}: which keys queries see is not known: {why}" for name, why in failures.items()]
+    notices += [f"{name}: left out, because {why}" for name, why in softmaxes.items()]
+    return AttentionMasks(loaded.name, None, masks, notices=notices)
+
+
+def _dtype_of(target: Any, inputs: Texts) -> str:
+    """Return the dtype of a module, or of the tensors that a function is called with."""
+    tensors: list[Any] = []
+    if isinstance(target, torch.nn.Module):
+        tensors += target.parameters()
+    elif isinstance(inputs, dict):
+        tensors += inputs.values()
+    dtypes = (
+        each.dtype for each in tensors if isinstance(each, torch.Tensor) and each.is_floating_point()
+    )
+    return str(next(dtypes, torch.float32)).removeprefix("torch.")
+
+
+def _own(side: Side) -> Side:
+    """Return a copy without dropout, which leaves the caller's module and tensors as they are."""
+    own = side.with_own_module()
+    if own.module is not None:
+        own.module.eval()
+    copies = {name: each.detach().clone() for name, each in tensors_of(own).items()}
+    return replace(own, inputs=own.inputs | copies)
+
+
+def _mask(anatomy: Anatomy, keys: VisibleKeys, name: str, block: tuple[int, int]) -> AttentionMask:
+    """Return the mask of one attention; heads count only if their masks differ."""
+    visible = _by_sequence(anatomy, keys.visible.cpu())
+    if bool((visible == visible[:, :1]).all()):
+        visible = visible[:, :1]
+    sizes = dict(zip(("n_batch", "n_head", "n_Q", "n_K"), visible.shape, strict=True))
+    return mask_of_planes(planes_of_matrix(visible, sizes), sizes, block, name=name)
+
+
+def _by_sequence(anatomy: Anatomy, visible: torch.Tensor) -> torch.Tensor:
+    """Return a mask as `n_batch n_head n_Q n_K`.
+
+    Heads of one sequence have queries from the same tokens. If queries come from no projection, the
+    shape of the scores tells sequences from heads.
+
+    Args:
+        anatomy: the attention.
+        visible: `lead n_Q n_K`.
+    """
+    n_lead = len(visible)
+    known = tokens(anatomy, "Q") if "Q" in anatomy.projections else None
+    if known is not None:
+        rows = known[1][:, :, 0]
+        _, sequence = rows.unique(dim=0, return_inverse=True)
+        counts = sequence.bincount()
+        if bool((counts == counts[0]).all()):
+            order = sequence.argsort(stable=True)
+            return visible[order].reshape(len(counts), -1, *visible.shape[1:])
+    value = anatomy.roles["x_raw"].value if anatomy.raw is None else anatomy.raw
+    lead = value.tensor.shape[:-2]
+    n_batch = lead[0] if len(lead) > 1 and lead.numel() == n_lead else n_lead
+    return visible.reshape(n_batch, -1, *visible.shape[1:])
+
+
+def _names(side: Side, found: Sequence[Anatomy], module: ModuleType) -> list[str]:
+    """Return a name for each attention: the path of its module, and the line."""
+    names = []
+    for anatomy in found:
+        place = anatomy.fused.place if anatomy.fused is not None else _place(anatomy)
+        names.append(_name(_path(side, anatomy), place, module))
+    counts, numbers = Counter(names), Counter[str]()
+    for i, name in enumerate(names):
+        numbers[name] += 1
+        if counts[name] > 1:
+            names[i] = f"{name or 'attention'}, time {numbers[name]}"
+    return names
+
+
+def _place(anatomy: Anatomy) -> Place | None:
+    return anatomy.roles["attention"].value.place
+
+
+def _name(path: str, place: Place | None, module: ModuleType) -> str:
+    """Name an attention by its path and its line, with the file if it is another one than the module's.
+
+    Returns:
+        The name; empty if neither is known.
+    """
+    if place is None or not place.line or is_library(place.file):
+        return path
+    own = getattr(module, "__file__", None)
+    is_other = own is not None and os.path.abspath(own) != os.path.abspath(place.file)
+    file = f" of {os.path.basename(place.file)}" if is_other else ""
+    return ", ".join(filter(None, [path, cell_of(place.file), f"line {place.line}{file}"]))
+
+
+def _path(side: Side, anatomy: Anatomy) -> str:
+    """Return the path of the module that holds the projections of Q, K and V; empty if it is unknown."""
+    weights = [each.weight.weight for name, each in anatomy.projections.items() if name in "QKV"]
+    owners = [weight.split(".")[:-1] for weight in weights if weight]
+    levels = takewhile(lambda level: len(set(level)) == 1, zip(*owners, strict=False))
+    path = [level[0] for level in levels]
+    if side.module is not None and isinstance(
+        side.module.get_submodule(".".join(path)), torch.nn.Linear
+    ):
+        path = path[:-1]
+    return ".".join(path)

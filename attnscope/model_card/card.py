@@ -1,0 +1,861 @@
+"""`attnscope.card`: a model's attention and its cost, before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import ceil
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.config import Config, check_settings, text_part
+from attnscope.checkpoints.headers import Headers, read_headers
+from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_model_files
+from attnscope.document.result import Finding
+from attnscope.errors import ModelError, OptionError
+from attnscope.model_card.anatomy import Anatomy, LayerAnatomy, LayerCache
+from attnscope.model_card.cache_dtype import BYTES, DTYPES, CacheDtype, CheckpointDtype, checkpoint_dtype
+from attnscope.model_card.capacity import largest_batch, longest_context
+from attnscope.model_card.cards import Cards
+from attnscope.model_card.draft import draft_layer, number_of_drafts
+from attnscope.model_card.from_tensors import anatomy_of_checkpoint, contradictions
+from attnscope.model_card.kv_cache import Reserves, needed, reserved
+from attnscope.model_card.model_types import with_known_types
+from attnscope.model_card.options import CostOptions, bytes_of, device_of, tokens_of
+from attnscope.model_card.parallel import of_one_device
+from attnscope.model_card.result import (
+    CacheCheck,
+    Card,
+    CurvePoint,
+    Draft,
+    Fit,
+    LayerKind,
+    ParameterCheck,
+    PartCount,
+    WeightsCount,
+)
+from attnscope.model_card.tensor_parts import DRAFT
+from attnscope.model_card.weights import count_weights
+from attnscope.model_card.work import Device, work_of
+from attnscope.process.progress import Progress, silent, stage
+from attnscope.text import shortened
+from attnscope.units import bytes_text, count_text
+
+ASSUMED = "bfloat16"
+"""The dtype of keys and values where config.json names none that they can have."""
+
+
+def card(
+    model: Any,
+    *,
+    context: str | int | None = None,
+    batch: int = 1,
+    dtype: str | None = None,
+    dtype_k: str | None = None,
+    dtype_v: str | None = None,
+    memory: str | int | None = None,
+    cache_memory: str | int | None = None,
+    weights: str | int | None = None,
+    weights_dtype: str | None = None,
+    tensor_parallel: int = 1,
+    engine_step: int | None = None,
+    flops: str | int | None = None,
+    bandwidth: str | int | None = None,
+    source: int | None = None,
+    like: str | None = None,
+    verify: bool = False,
+    progress: Progress = silent,
+) -> Card:
+    """Return the anatomy of a model's attention, and what it costs, from its headers and config.json.
+
+    No weight is read, and neither torch nor transformers is needed, unless config.json leaves out what
+    transformers derives from other fields.
+
+    Args:
+        model: a folder; a config.json, a .safetensors or a .gguf file; a name on the hub; or, in
+            memory, a configuration of transformers, a loaded model, or the content of a config.json.
+        context: tokens of each sequence: a number, or a text such as `128k`, where k is 1024. Default:
+            the longest that the model was made for.
+        batch: the number of sequences.
+        dtype: the dtype of the keys and values: `float32`, `bfloat16`, `fp8`, …, or of llama.cpp alone:
+            `q8_0`, `q4_0`, …. Default: what the checkpoint asks for, or else the dtype of config.json.
+        dtype_k, dtype_v: the dtypes of the keys and of the values, where they are not the same.
+        memory: the bytes of a memory: a number, or a text such as `80G`, where G is 2^30.
+        cache_memory: the bytes of a memory that has only keys and values, likewise.
+        weights: the bytes of all weights, where the files do not say them, or others: `15GiB`.
+        weights_dtype: the dtype of all weights, likewise.
+        tensor_parallel: the devices that share the heads: keys and values, and what fits into a memory,
+            are those of one of them.
+        engine_step: the tokens that an engine processes at once: vLLM's `--max-num-batched-tokens`,
+            llama.cpp's `--ubatch-size`. Default: their own.
+        flops, bandwidth: what the device computes and reads in a second, such as `989T` and `3.35TB`;
+            they decide what bounds one more token.
+        source: tokens of the encoder, for each sequence of an encoder-decoder model.
+        like: the model type by which config.json is read, where its own is not known: `llama`.
+        verify: whether to build the model small, with random weights, and compare the formula with what
+            transformers' own cache holds, and the parameters with its model's; this imports both.
+            With this or `memory`, transformers' model counts the weights where config.json alone does
+            not say them.
+        progress: called with the progress of the work.
+
+    Raises:
+        ModelError: there is no such model, or what its cache is cannot be decided.
+        OptionError: an option does not apply to this model.
+    """
+    request = _request(
+        context=context,
+        batch=batch,
+        dtype=dtype,
+        dtype_k=dtype_k,
+        dtype_v=dtype_v,
+        memory=memory,
+        cache_memory=cache_memory,
+        weights=weights,
+        weights_dtype=weights_dtype,
+        tensor_parallel=tensor_parallel,
+        engine_step=engine_step,
+        flops=flops,
+        bandwidth=bandwidth,
+        source=source,
+    )
+    known = _read(model, like, request.needs_weights or verify, progress)
+    return _card(known, request, _checks(known, progress) if verify else _Checks())
+
+
+def cards(
+    *models: Any,
+    context: str | int | None = None,
+    batch: int = 1,
+    dtype: str | None = None,
+    dtype_k: str | None = None,
+    dtype_v: str | None = None,
+    memory: str | int | None = None,
+    cache_memory: str | int | None = None,
+    weights: str | int | None = None,
+    weights_dtype: str | None = None,
+    tensor_parallel: int = 1,
+    engine_step: int | None = None,
+    flops: str | int | None = None,
+    bandwidth: str | int | None = None,
+    source: int | None = None,
+    like: str | None = None,
+    verify: bool = False,
+    progress: Progress = silent,
+) -> Cards:
+    """Return the cards of several models, for the same context.
+
+    Args:
+        models: each as for `card`; or one list of them.
+        context: tokens of each sequence. Default: the longest that all models were made for.
+        source: tokens of the encoder, for those that have one.
+        batch, dtype, dtype_k, dtype_v, memory, cache_memory: as for `card`.
+        weights, weights_dtype, tensor_parallel, engine_step: as for `card`.
+        flops, bandwidth, like, verify, progress: as for `card`.
+
+    Raises:
+        ModelError, OptionError: as for `card`, with the name of the model.
+    """
+    if len(models) == 1 and not isinstance(models[0], str | PathLike | dict):
+        models = _several(models[0])
+    request = _request(
+        context=context,
+        batch=batch,
+        dtype=dtype,
+        dtype_k=dtype_k,
+        dtype_v=dtype_v,
+        memory=memory,
+        cache_memory=cache_memory,
+        weights=weights,
+        weights_dtype=weights_dtype,
+        tensor_parallel=tensor_parallel,
+        engine_step=engine_step,
+        flops=flops,
+        bandwidth=bandwidth,
+        source=source,
+    )
+    known = []
+    for each in models:
+        with _names(each):
+            known.append(_read(each, like, request.needs_weights or verify, progress))
+            _context(known[-1].anatomy, request.n_tokens)
+    if not known:
+        raise OptionError("there are no models to compare.", hint="attnscope.cards(['minilm'])")
+    if request.n_tokens is None:
+        shortest = min(_context(each.anatomy, None) for each in known)
+        request = replace(request, n_tokens=shortest)
+    if source is not None and not any(each.anatomy.reads_source for each in known):
+        raise OptionError("none of the models has an encoder, so --source does not apply.")
+    found = []
+    for name, model in zip(models, known, strict=True):
+        own = request if model.anatomy.reads_source else replace(request, source=None)
+        with _names(name):
+            found.append(_card(model, own, _checks(model, progress) if verify else _Checks()))
+    names = [Path(each.name).resolve().name if Path(each.name).exists() else each.name for each in known]
+    if len({*names}) < len(names):
+        names = [each.name for each in known]
+    return Cards(names, found, found[0].context, batch)
+
+
+def _several(models: Any) -> tuple[Any, ...]:
+    """Return the models of a list; a configuration or a loaded model is one."""
+    if hasattr(models, "config") or hasattr(models, "model_type"):
+        return (models,)
+    if isinstance(models, bytes | bytearray) or not isinstance(models, Iterable):
+        raise OptionError(f"models is {shortened(repr(models))}, but takes several models.")
+    return tuple(models)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What the cost is computed for.
+
+    Attributes:
+        n_tokens: the tokens of each sequence; None: the longest that the model was made for.
+        batch: the number of sequences.
+        dtype: of keys and values; None: what the checkpoint says.
+        memory: the bytes that weights and caches must fit into; None: no limit.
+        cache_memory: the bytes that caches alone must fit into; None: no limit.
+        weights: the bytes of all weights; None: those of the files.
+        weights_dtype: the dtype of all weights; None: that of the files.
+        n_device: the devices that share the heads.
+        step: the tokens that an engine processes at once; None: its default.
+        device: what runs the model; None: it is not known.
+        source: the tokens of the encoder; None: as many as those of a sequence.
+    """
+
+    n_tokens: int | None
+    batch: int
+    dtype: CacheDtype | None
+    memory: int | None
+    cache_memory: int | None
+    weights: int | None
+    weights_dtype: str | None
+    n_device: int
+    step: int | None
+    device: Device | None
+    source: int | None
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether the size of the weights decides something, and the files must say it."""
+        return self.memory is not None and self.weights is None
+
+
+def _request(**keywords: Any) -> _Request:
+    """Return what the cost is computed for; keywords are those of `card`.
+
+    Raises:
+        OptionError: one is out of range, or two exclude each other.
+    """
+    options = CostOptions(**keywords)
+    for name, least in (("batch", 1), ("tensor_parallel", 1), ("engine_step", 1)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            flag = f"--{name.replace('_', '-')}"
+            raise OptionError(
+                f"{flag} is {value}, but must be at least {least}.", hint=f"{flag} {least}"
+            )
+    if options.memory is not None and options.cache_memory is not None:
+        raise OptionError(
+            "--memory has weights and caches, --cache-memory caches alone: they exclude each other.",
+            hint="one of them",
+        )
+    if options.weights is not None and options.weights_dtype is not None:
+        raise OptionError(
+            "--weights and --weights-dtype both say the size of the weights.", hint="one of them"
+        )
+    device = device_of(options.flops, options.bandwidth)
+    if device is not None and options.tensor_parallel > 1:
+        raise OptionError(
+            "--flops and --bandwidth are those of one device that runs the whole model, so"
+            " --tensor-parallel does not apply.",
+            hint="one of both",
+        )
+    for name, known in (
+        ("dtype", DTYPES),
+        ("dtype_k", DTYPES),
+        ("dtype_v", DTYPES),
+        ("weights_dtype", BYTES),
+    ):
+        value = getattr(options, name)
+        if value is not None and value not in known:
+            what = "weights" if name == "weights_dtype" else "keys and values"
+            raise OptionError(
+                f"{value!r} is not a dtype of {what}.",
+                hint=f"--{name.replace('_', '-')} {', '.join(known)}",
+            )
+
+    def n_bytes(name: str, example: str) -> int | None:
+        value = getattr(options, name)
+        return None if value is None else bytes_of(value, f"--{name.replace('_', '-')}", example)
+
+    return _Request(
+        None if options.context is None else tokens_of(options.context),
+        options.batch,
+        _dtype(options),
+        n_bytes("memory", "80G"),
+        n_bytes("cache_memory", "10G"),
+        n_bytes("weights", "15GiB"),
+        options.weights_dtype,
+        options.tensor_parallel,
+        options.engine_step,
+        device,
+        options.source,
+    )
+
+
+def _dtype(options: CostOptions) -> CacheDtype | None:
+    """Return the dtype that options say; None: they do not."""
+    k, v = options.dtype_k or options.dtype, options.dtype_v or options.dtype
+    if options.dtype is not None and options.dtype_k is not None and options.dtype_v is not None:
+        raise OptionError(
+            "--dtype is idle beside --dtype-k and --dtype-v.", hint="--dtype-k q8_0 --dtype-v q4_0"
+        )
+    if (k is None) != (v is None):
+        known, other = ("v", "k") if k is None else ("k", "v")
+        raise OptionError(
+            f"--dtype-{known} needs --dtype-{other}, or --dtype for the other one.",
+            hint="--dtype-k q8_0 --dtype-v q4_0",
+        )
+    return None if k is None or v is None else CacheDtype(k, v)
+
+
+@contextmanager
+def _names(model: Any) -> Iterator[None]:
+    """Add the name of the model to errors about it, if it is one of several."""
+    try:
+        yield
+    except (ModelError, OptionError) as error:
+        if not isinstance(model, str | PathLike) or Path(model).name in error.message:
+            raise
+        raise type(error)(f"{shortened(str(model))}: {error.message}", error.hint) from error
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model, as it was read.
+
+    Attributes:
+        name: for people.
+        anatomy: of its attention.
+        read_from: what that was read from.
+        weights: their sizes; None: not known.
+        config: the content of config.json; None: it has none.
+        findings: where its tensors contradict its configuration.
+        missing: sentences about a model type that is not known, and about weights whose headers are not
+            here, unless config.json alone was named.
+        uncounted: why the parameters or the bytes of its weights are not known; None: they are.
+        cache_dtype: of keys and values, as the checkpoint names it; None: it names none.
+        original: the content of config.json, where transformers reads it for itself.
+        by_fields: whether transformers does not know it, and its fields alone say what it is.
+        n_bytes: of all weights, by an index whose files are not here; None: not known.
+        draft: the sizes of its draft layers; None: they are not known.
+        named: the type that its config.json names, where it is read as another; None: that of `anatomy`.
+    """
+
+    name: str
+    anatomy: Anatomy
+    read_from: str
+    weights: WeightsCount | None
+    config: dict[str, Any] | None
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[str, ...] = ()
+    uncounted: str | None = None
+    cache_dtype: CheckpointDtype | None = None
+    original: dict[str, Any] | None = None
+    by_fields: bool = False
+    n_bytes: int | None = None
+    draft: PartCount | None = None
+    named: str | None = None
+
+
+def _read(model: Any, like: str | None, build: bool, progress: Progress) -> _Model:
+    """Read what config.json and the headers of a model say.
+
+    Args:
+        model, like: as for `card`.
+        build: whether transformers builds it without values, to count weights that config.json alone
+            does not say.
+        progress: called with the progress of the work.
+    """
+    headers: Headers | None = None
+    missing: tuple[str, ...] = ()
+    n_bytes, beside = None, None
+    if isinstance(model, str | PathLike):
+        files = find_model_files(fspath(model))
+        files.refuse_other_kinds()
+        headers, missing, n_bytes = _headers(files, progress)
+        name, original, beside = files.name, files.config(), files.quantisation()
+    else:
+        name, original = configuration_of(model)
+    typed = None if original is None else with_known_types(original, like)
+    config = None if typed is None else typed.config
+    try:
+        anatomy, read_from, findings = _anatomy(config, headers)
+    except ModelError:
+        if typed is None or not typed.notices or like is not None:
+            raise
+        config, typed = original, None  # its tensors may say it
+        anatomy, read_from, findings = _anatomy(config, headers)
+    weights: WeightsCount | None = None
+    why: str | None
+    if typed is not None and typed.by_fields and headers is None:
+        why = "the weights are not counted: only the fields of attention are known"
+    else:
+        weights, why = _weights(config, beside, headers, anatomy, build, progress)
+    cache_dtype = None if config is None else checkpoint_dtype(config, beside)
+    notices = (*(typed.notices if typed is not None else ()), *missing)
+    named = None if typed is None else typed.named
+    return _Model(
+        *(name, anatomy, read_from, weights, config, findings, notices, why, cache_dtype),
+        original=original if typed is not None and not typed.notices else config,
+        by_fields=typed is not None and typed.by_fields,
+        n_bytes=n_bytes,
+        draft=_draft_weights(config, beside, weights, anatomy, named),
+        named=named,
+    )
+
+
+def configuration_of(model: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name and the fields of a configuration in memory, or of a loaded model's.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    config = getattr(model, "config", model)
+    fields = config if isinstance(config, dict) else None
+    if fields is None and hasattr(config, "to_dict") and hasattr(config, "model_type"):
+        fields = config.to_dict()
+    if fields is None or not all(isinstance(name, str) for name in fields):
+        raise OptionError(
+            f"a {type(model).__name__} is not a model.",
+            hint="a name, a path, a configuration of transformers, a loaded model, or a dict",
+        )
+    name = getattr(config, "name_or_path", "") or str(fields.get("model_type", "a configuration"))
+    check_settings(Path(name), fields)
+    return str(name), fields
+
+
+@dataclass(frozen=True)
+class _Caches:
+    """The keys and values of a model on one device.
+
+    Attributes:
+        anatomy: of the model.
+        layers: those of one device, with cross-attention.
+        dtype: of the keys and values.
+        n_source: the tokens of the encoder.
+        batch: the number of sequences.
+        step: the tokens that an engine processes at once; None: its default.
+        n_device: the devices that share the heads.
+        config: the part of config.json for text; empty: there is none.
+    """
+
+    anatomy: Anatomy
+    layers: tuple[LayerAnatomy, ...]
+    dtype: CacheDtype
+    n_source: int
+    batch: int
+    step: int | None
+    n_device: int
+    config: Config
+
+    def of_one(self, n_tokens: int) -> int:
+        """Return the bytes that one sequence of a length needs."""
+        return needed(self.layers, n_tokens, self.dtype, self.n_source)
+
+    def reserved(self, n_tokens: int) -> Reserves:
+        """Return what engines reserve for all sequences of a length.
+
+        Raises:
+            OptionError: no engine has the dtype for this model.
+        """
+        if not self.of_one(1):
+            return Reserves([], {})
+        found = reserved(
+            *(self.layers, n_tokens, self.dtype, self.batch, self.n_source),
+            *(self.anatomy.model_type, self.config),
+            is_gguf=self.anatomy.is_gguf,
+            step=self.step,
+        )
+        if not found.rows:
+            why = "".join(f", and {each}" for each in found.missing.values())
+            raise OptionError(
+                f"{self.dtype.name} is llama.cpp's alone{why}.", hint=f"--dtype {', '.join(BYTES)}"
+            )
+        return found
+
+
+def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
+    """Return the card of a model."""
+    anatomy, batch = model.anatomy, request.batch
+    if request.weights is None and request.weights_dtype is None:
+        request = replace(request, weights=model.n_bytes)
+    weights = _resized(model.weights, request)
+    n_tokens = _context(anatomy, request.n_tokens)
+    if request.source is not None and not anatomy.reads_source:
+        raise OptionError(f"{model.name} has no encoder, so --source does not apply.", hint="--context")
+    n_source = request.source or (anatomy.n_source or n_tokens if anatomy.cross else 0)
+    dtype, dtype_from = _cache_dtype(model, request)
+    whole = (*anatomy.layers, *anatomy.cross)
+    layers = of_one_device(whole, request.n_device)
+    config = {} if model.config is None else text_part(model.config)
+    caches = _Caches(anatomy, layers, dtype, n_source, batch, request.step, request.n_device, config)
+    work = work_of(
+        anatomy,
+        n_tokens,
+        batch,
+        needed(whole, n_tokens, dtype, n_source) * batch,
+        BYTES.get(anatomy.dtype or ASSUMED, BYTES[ASSUMED]),
+        n_source=n_source,
+        weights=weights,
+        device=request.device,
+    )
+    fit, why_not = _fit(caches, model, weights, request, n_tokens)
+    notices = [*_notices(model, weights, n_tokens), *why_not]
+    notices.extend(_of_request(model, request, dtype, dtype_from))
+    if anatomy.reads_source and not n_source:
+        notices.append("keys and values of images are not counted (--source: the tokens of images)")
+    return Card(
+        name=model.name,
+        model_type=model.named or anatomy.model_type,
+        source=model.read_from,
+        n_layer=anatomy.n_layer,
+        d_feat=anatomy.d_feat,
+        longest=anatomy.longest,
+        dtype=anatomy.dtype,
+        context=n_tokens,
+        n_source=n_source,
+        batch=batch,
+        cache_dtype=dtype.name,
+        cache_dtype_from=dtype_from,
+        n_device=request.n_device,
+        draft=_draft(model, caches, n_tokens),
+        kinds=_kinds(anatomy, n_tokens, n_source, batch, dtype, request.n_device),
+        reserved=caches.reserved(n_tokens).rows,
+        unreserved=caches.reserved(n_tokens).missing,
+        weights=weights,
+        uncounted=model.uncounted if weights is None else None,
+        curve=_curve(caches, n_tokens),
+        fit=fit,
+        work=work,
+        checks=checks.caches,
+        parameter_checks=checks.parameters,
+        findings=list(model.findings),
+        notices=[*notices, *work.notices, *checks.notices],
+    )
+
+
+def _draft_weights(
+    config: dict[str, Any] | None,
+    beside: dict[str, Any] | None,
+    weights: WeightsCount | None,
+    anatomy: Anatomy,
+    named: str | None,
+) -> PartCount | None:
+    """Return the sizes of draft layers: of the headers, or by config.json; None: they are not known."""
+    if weights is not None and weights.source == "headers":
+        return next((part for part in weights.rest if part.name == DRAFT), None)
+    if config is None or weights is None or not number_of_drafts(config)[0]:
+        return None
+    from attnscope.model_card.parameters import count_draft
+    from attnscope.model_card.quantisation import UnknownFormatError, quantisation_of
+
+    n_draft, _ = number_of_drafts(config)
+    try:
+        return count_draft(config, anatomy, named, n_draft, quantisation_of(config, beside))
+    except UnknownFormatError:
+        return count_draft(config, replace(anatomy, dtype=None), named, n_draft)
+
+
+def _draft(model: _Model, caches: _Caches, n_tokens: int) -> Draft | None:
+    """Return what draft layers take; None: there are none."""
+    count, field = number_of_drafts(model.config or {})
+    if not count:
+        return None
+    found, size = Draft(count, field), model.draft
+    if size is not None:
+        found = replace(found, n_parameter=size.n_parameter, n_bytes=size.n_bytes)
+    if (layer := draft_layer(model.config or {}, model.anatomy, model.named)) is None:
+        return found
+    (own,) = of_one_device((layer,), caches.n_device)
+    per_token = LayerCache(own.cache.per_token, per_token_float32=own.cache.per_token_float32)
+    itemsize = caches.dtype.itemsize(layer)
+    return replace(
+        found,
+        kind=layer.kind,
+        bytes_per_token=per_token.nbytes(1, itemsize) * count,
+        cache_bytes=own.cache.nbytes(n_tokens, itemsize) * count * caches.batch,
+    )
+
+
+def _cache_dtype(model: _Model, request: _Request) -> tuple[CacheDtype, str]:
+    """Return the dtype of keys and values, and where that is said."""
+    of_config = model.anatomy.dtype
+    if request.dtype is not None:
+        return request.dtype, "--dtype"
+    if model.cache_dtype is not None and model.cache_dtype.dtype is not None:
+        return CacheDtype.both(model.cache_dtype.dtype), model.cache_dtype.field
+    if of_config in BYTES:
+        return CacheDtype.both(of_config), "config.json"
+    return CacheDtype.both(ASSUMED), "assumed"
+
+
+def _resized(weights: WeightsCount | None, request: _Request) -> WeightsCount | None:
+    """Return the sizes of the weights with the dtype or the bytes that were given instead."""
+    if weights is None or (request.weights is None and request.weights_dtype is None):
+        return weights
+    total = weights.n_parameter
+    n_bytes = request.weights or total * BYTES[request.weights_dtype or ASSUMED]
+
+    def share(part: PartCount) -> PartCount:
+        return replace(part, n_bytes=part.n_parameter * n_bytes // max(total, 1))
+
+    name = request.weights_dtype or "a given size"
+    return replace(
+        weights,
+        attention=tuple(map(share, weights.attention)),
+        rest=tuple(map(share, weights.rest)),
+        dtypes=(PartCount(name, total, n_bytes),),
+        uncertain=(),
+    )
+
+
+def _of_request(model: _Model, request: _Request, dtype: CacheDtype, dtype_from: str) -> Iterator[str]:
+    """Yield what the reader should know about options, and about the dtype of the cache."""
+    anatomy, found = model.anatomy, model.cache_dtype
+    if dtype_from == "assumed" and anatomy.cache_layers:
+        named = f"{anatomy.dtype} for the weights, but no dtype" if anatomy.dtype else "no dtype"
+        yield f"it names {named} of keys and values: {ASSUMED} is assumed (--dtype)"
+    if found is not None and found.dtype is None and dtype_from != "--dtype":
+        yield (
+            f"{found.field} asks for keys and values in {found.value}, whose size is not known here:"
+            f" {dtype.name} is counted (--dtype)"
+        )
+    weights = _resized(model.weights, request)
+    if request.device is not None and (weights is None or weights.n_bytes is None):
+        yield "one more token has no time, as the size of the weights is not known (--weights)"
+    if request.step is not None and not any(each.cache.window for each in anatomy.cache_layers):
+        yield "--engine-step changes nothing: no layer has a window"
+
+
+def _notices(model: _Model, weights: WeightsCount | None, n_tokens: int) -> Iterator[str]:
+    """Yield what is not known about a model, and whether it was made for so many tokens."""
+    yield from model.missing
+    yield from model.anatomy.uncertain
+    if weights is not None:
+        yield from weights.uncertain
+        if weights.n_bytes is None:
+            yield _no_size(weights, str(model.uncounted))
+    elif model.uncounted:
+        yield model.uncounted
+    longest = model.anatomy.longest
+    if longest is not None and n_tokens > longest:
+        yield f"it was made for at most {longest:,} tokens, and the context has {n_tokens:,}"
+
+
+def _no_size(weights: WeightsCount, why: str) -> str:
+    """Return the sentence that the size of the weights is not known, with what is known of it."""
+    known = [each.n_bytes for each in weights.dtypes if each.n_bytes is not None]
+    if not known:
+        return f"the size of the weights is not known: {why} (--weights-dtype, --weights)"
+    others = sum(each.n_parameter for each in weights.dtypes if each.n_bytes is None)
+    return (
+        f"the size of the weights is not known: {why} for the {count_text(others)} parameters that are"
+        f" not quantised; the others take {bytes_text(sum(known))} (--weights)"
+    )
+
+
+HALVED = 6
+"""How often the context is halved for the curve."""
+
+
+def _curve(caches: _Caches, n_tokens: int) -> list[CurvePoint]:
+    """Return what some lengths take, up to the context; nothing if nothing is kept."""
+    points = []
+    for length in sorted({max(1, n_tokens >> times) for times in range(HALVED + 1)}):
+        by_engine = {each.engine: each.n_bytes for each in caches.reserved(length).rows}
+        points.append(CurvePoint(length, caches.of_one(length) * caches.batch, by_engine))
+    return points if caches.of_one(1) else []
+
+
+@dataclass(frozen=True)
+class _Checks:
+    """The formulas beside what transformers has.
+
+    Attributes:
+        caches: of keys and values; None: not compared.
+        parameters: likewise.
+        notices: why something could not be compared.
+    """
+
+    caches: list[CacheCheck] | None = None
+    parameters: list[ParameterCheck] | None = None
+    notices: tuple[str, ...] = ()
+
+
+def _checks(model: _Model, progress: Progress) -> _Checks:
+    """Compare the formulas with transformers' own cache and model."""
+    from attnscope.model_card.verify import verify_cache, verify_parameters, verify_reading
+    from attnscope.process.memory import check_imports
+
+    config = model.original
+    if config is None:
+        raise OptionError(
+            f"{model.name} has no config.json, which --verify needs.", hint="the folder of the model"
+        )
+    if model.by_fields:
+        raise OptionError(
+            f"transformers does not know the type of {model.name}, so that --verify compares nothing.",
+            hint="the card, without --verify",
+        )
+    check_imports(transformers=True)
+    with stage(progress, "running a small model …"):
+        caches = [*verify_reading(config, model.anatomy), *verify_cache(config)]
+    with stage(progress, "building the model without weights …"):
+        try:
+            return _Checks(caches, verify_parameters(config))
+        except ModelError as error:
+            return _Checks(caches, [], (f"parameters are not compared: {error.message.rstrip('.')}",))
+
+
+def _headers(
+    files: ModelFiles, progress: Progress
+) -> tuple[Headers | None, tuple[str, ...], int | None]:
+    """Return the headers of a model's weights, and why there are none, with the bytes of an index."""
+    try:
+        return read_headers(files, progress=progress), (), None
+    except NoWeightsError as error:
+        why = () if files.is_config else (error.message.removesuffix("."),)
+        return None, why, error.n_bytes
+
+
+def _weights(
+    config: dict[str, Any] | None,
+    beside: dict[str, Any] | None,
+    headers: Headers | None,
+    anatomy: Anatomy,
+    build: bool,
+    progress: Progress,
+) -> tuple[WeightsCount | None, str | None]:
+    """Return the sizes of the weights, None if they are not known; and why their bytes are not.
+
+    Args:
+        config: the content of config.json.
+        beside: the content of hf_quant_config.json.
+        headers: of the weights, which are counted if they are there.
+        anatomy: of the model's attention.
+        build: as for `_read`.
+        progress: called with the progress of the work.
+    """
+    if headers is not None:
+        return count_weights(headers, config), "a file stores them in a format that is not known"
+    if config is None:
+        return None, "there is no config.json"
+    from attnscope.model_card.parameters import count_parameters
+    from attnscope.model_card.quantisation import UnknownFormatError, quantisation_of
+
+    dtype, quantisation, unstored = anatomy.dtype, None, "config.json has no dtype"
+    try:
+        quantisation = quantisation_of(config, beside)
+    except UnknownFormatError as error:
+        dtype, unstored = None, f"{error}, a format that is not known"
+    try:
+        return count_parameters(config, replace(anatomy, dtype=dtype), quantisation), unstored
+    except ModelError as error:
+        why = error.message.removesuffix(".")
+    if not build:
+        return None, f"{why} (--verify counts those of transformers' model)"
+    from attnscope.model_card.meta_model import count_without_values
+    from attnscope.process.memory import check_imports
+
+    check_imports(transformers=True)
+    with stage(progress, "building the model without weights …"):
+        try:
+            return count_without_values(config, dtype, quantisation), unstored
+        except ModelError as error:
+            return None, f"{why}; {error.message.removesuffix('.')}"
+
+
+def _anatomy(
+    config: dict[str, Any] | None, headers: Headers | None
+) -> tuple[Anatomy, str, tuple[Finding, ...]]:
+    """Return the anatomy, what it was read from, and where the tensors contradict that."""
+    if headers is not None and headers.format == "GGUF":
+        from attnscope.model_card.gguf_anatomy import anatomy_of_gguf
+
+        anatomy = anatomy_of_gguf(headers)
+        found = contradictions(anatomy, headers, headers.metadata)
+        return anatomy, "the header of a GGUF file", found
+    return anatomy_of_checkpoint(config, headers)
+
+
+def _context(anatomy: Anatomy, n_tokens: int | None) -> int:
+    """Return the tokens of a sequence: a given number, or as many as the model was made for."""
+    found = anatomy.longest if n_tokens is None else n_tokens
+    if found is None:
+        raise OptionError(
+            "the model does not say how many tokens it was made for.", hint="--context 4096"
+        )
+    return found
+
+
+def _kinds(
+    anatomy: Anatomy, n_tokens: int, n_source: int, batch: int, dtype: CacheDtype, n_device: int
+) -> list[LayerKind]:
+    """Return the kinds of layers, in the order in which they first appear."""
+    groups: dict[LayerAnatomy, list[int]] = {}
+    for layers in (anatomy.layers, anatomy.cross):
+        for index, layer in enumerate(layers):
+            groups.setdefault(layer, []).append(index)
+    kinds = []
+    for layer, indices in groups.items():
+        (of_device,) = of_one_device((layer,), n_device)
+        cache, itemsize = of_device.cache, dtype.itemsize(layer)
+        one_more = LayerCache(cache.per_token, per_token_float32=cache.per_token_float32)
+        kinds.append(
+            LayerKind(
+                indices,
+                layer.kind,
+                layer.n_head,
+                layer.n_kv_head,
+                layer.d_K,
+                layer.d_V,
+                layer.window,
+                layer.rope_theta,
+                layer.rope_scaling,
+                list(layer.extras),
+                one_more.nbytes(1, itemsize) * len(indices),
+                cache.nbytes(n_tokens, itemsize, n_source) * len(indices) * batch,
+            )
+        )
+    return kinds
+
+
+def _fit(
+    caches: _Caches, model: _Model, weights: WeightsCount | None, request: _Request, n_tokens: int
+) -> tuple[Fit | None, tuple[str, ...]]:
+    """Return what fits into a memory, None if that is not known or none was named; and why."""
+    memory = request.memory or request.cache_memory
+    if memory is None:
+        return None, ()
+    flag = "--cache-memory" if request.memory is None else "--memory"
+    if not caches.of_one(1):
+        return None, (f"it keeps no keys and values, so {flag} does not apply",)
+    taken = 0
+    if request.memory is not None:
+        total = request.weights or (weights.n_bytes if weights is not None else None)
+        if total is None:
+            return None, ("what fits is not known, as the size of the weights is not (--weights)",)
+        taken = ceil(total / request.n_device)
+    free = memory - taken
+    fit = Fit(
+        memory,
+        taken,
+        longest_context(caches.of_one, free, request.batch),
+        largest_batch(caches.of_one, free, n_tokens),
+        cache_only=request.memory is None,
+    )
+    return fit, ()

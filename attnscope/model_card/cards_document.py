@@ -1,0 +1,83 @@
+"""The document of several cards: a row for each model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from attnscope.document.blocks import Block, Heading, Notices, Table
+from attnscope.document.columns import Column
+from attnscope.document.styles import CYAN
+from attnscope.model_card.cards import Cards
+from attnscope.model_card.result import Card
+from attnscope.units import MISSING, bytes_text, count_text, counted, flops_text, seconds_text
+
+
+def document(cards: Cards) -> list[Block]:
+    """Return a table with a row for each model."""
+    sequences = f"{counted(cards.batch, 'sequence')} of {counted(cards.context, 'token')}"
+    return [
+        Heading(counted(len(cards.cards), "model"), [sequences]),
+        Table(columns(cards), second=OF_WORK),
+        Notices(cards.notices),
+    ]
+
+
+def layers_text(card: Card) -> str:
+    """Return how many layers of which kind a model has: `28 sliding, 7 full`."""
+    kinds: Counter[str] = Counter()
+    for each in card.kinds:
+        kinds[each.kind] += len(each.layers)
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+
+
+def columns(cards: Cards) -> list[Column]:
+    """Return a row for each model."""
+    each = cards.cards
+
+    def words(title: str, key: str, texts: list[str], style: str = "", **more: Any) -> Column:
+        return Column(title, key, [[(text, style)] for text in texts], list(texts), **more)
+
+    def numbers(title: str, key: str, values: list[int | None], text: Callable[[int], str]) -> Column:
+        cells = [[(MISSING if value is None else text(value), "")] for value in values]
+        shown = cells if any(value is not None for value in values) else []
+        return Column(title, key, shown, list(values), right=True)
+
+    works, fits = [card.work for card in each], [card.fit for card in each]
+    tokens = [work.token if work else None for work in works]
+    times = [work.seconds if work else None for work in works]
+    return [
+        words("model", "name", cards.names, CYAN, essential=True, flexible=True),
+        words("layers", "layers", list(map(layers_text, each)), flexible=True),
+        numbers("needed", "cache_bytes", [card.cache_bytes for card in each], bytes_text),
+        numbers("a token", "bytes_per_token", [card.bytes_per_token for card in each], bytes_text),
+        words("in", "cache_dtype", [card.cache_dtype for card in each]),
+        numbers("parameters", "n_parameter",
+                [card.weights.n_parameter if card.weights else None for card in each], _count),
+        numbers("weights", "weights_bytes",
+                [card.weights.n_bytes if card.weights else None for card in each], bytes_text),
+        numbers("attention, prefill", "prefill_attention",
+                [work.prefill.attention if work else None for work in works], flops_text),
+        numbers("rest, prefill", "prefill_rest", [work.prefill.rest if work else None for work in works],
+                flops_text),
+        numbers("attention, token", "token_attention",
+                [token.attention if token else None for token in tokens], flops_text),
+        numbers("rest, token", "token_rest",
+                [token.rest if token else None for token in tokens], flops_text),
+        Column("time, token", "seconds",
+               [[(MISSING if value is None else seconds_text(value), "")] for value in times]
+               if any(times) else [], list(times), right=True),
+        numbers("longest context", "longest_context", [fit.context if fit else None for fit in fits],
+                lambda count: counted(count, "token")),
+        numbers("largest batch", "largest_batch", [fit.batch if fit else None for fit in fits],
+                lambda count: counted(count, "sequence")),
+    ]  # fmt: skip
+
+
+OF_WORK = frozenset({"prefill_attention", "prefill_rest", "token_attention", "token_rest", "seconds"})
+"""The keys of the columns about what is computed, not kept."""
+
+
+def _count(count: int) -> str:
+    return count_text(count) or "0"

@@ -1,0 +1,442 @@
+"""Count the parameters of a model by its config.json, where there are no weights to read.
+
+For each family, `SPECS` says what its layers consist of besides attention's matrices, whose sizes the
+anatomy has. A test compares every family with transformers' own model on the meta device.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, NamedTuple
+
+from attnscope.checkpoints.config import text_part
+from attnscope.dtypes import DTYPES
+from attnscope.errors import ModelError
+from attnscope.model_card import tensor_parts as parts
+from attnscope.model_card.anatomy import Anatomy, LayerAnatomy
+from attnscope.model_card.attention_modules import NOTHING, Size
+from attnscope.model_card.fields import Fields
+from attnscope.model_card.quantisation import Quantisation
+from attnscope.model_card.result import PartCount, WeightsCount
+from attnscope.model_card.weights import NAMES_OF_EXPERTS, active_parameters
+from attnscope.text import printable, shortened
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of a family. Fields are those of config.json.
+
+    Attributes:
+        width: the field with the width of one.
+        shared: the field with the width of an expert for all tokens, or with the number of experts of
+            that kind, each as wide as the others; empty: there is none.
+        shared_gate: whether that expert has a gate.
+        router: the vectors of the router for each expert besides its weights: biases, corrections.
+        biases: whether experts have biases.
+        dense: the field with the number of first layers that have no experts.
+    """
+
+    width: str = "moe_intermediate_size"
+    shared: str = ""
+    shared_gate: bool = False
+    router: int = 0
+    biases: bool = False
+    dense: str = ""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the layers of a family consist of.
+
+    Attributes:
+        norms: the number of norms in a layer outside of attention.
+        norm_size: the vectors of a norm: 1 weights, 2 weights and biases, 0 neither.
+        head_norms: the widths of norms of queries and keys: a `head`, `all` heads; empty: no norms.
+        normed: the field that says whether it has these norms; empty: it has them.
+        qkv_bias, o_bias: whether the matrices of attention have biases; or the field that says so.
+        sinks: whether each head has a sink.
+        gated: whether the feed-forward network has a gate.
+        mlp_bias: whether it has biases; or the field that says so.
+        width: the field with its width; 4 · d_feat if that is missing and `four` is true.
+        four: see `width`.
+        tied: whether the output is the embedding, if config.json does not say it.
+        positions: the field with the number of learned positions; empty: there are none.
+        output_bias: whether the output has biases.
+        experts: those of a mixture.
+    """
+
+    norms: int = 2
+    norm_size: int = 1
+    head_norms: str = ""
+    normed: str = ""
+    qkv_bias: bool | str = False
+    o_bias: bool | str = False
+    sinks: bool = False
+    gated: bool = True
+    mlp_bias: bool | str = False
+    width: str = "intermediate_size"
+    four: bool = False
+    tied: bool = False
+    positions: str = ""
+    output_bias: bool = False
+    experts: Experts | None = field(default=None)
+
+
+_LLAMA = Spec(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
+_GEMMA2 = Spec(norms=4, qkv_bias="attention_bias", o_bias="attention_bias", tied=True)
+_GPT2 = Spec(
+    norm_size=2, qkv_bias=True, o_bias=True, gated=False, mlp_bias=True, width="n_inner", four=True,
+    tied=True, positions="n_positions",
+)  # fmt: skip
+_DEEPSEEK = Experts(shared="n_shared_experts", dense="first_k_dense_replace")
+
+SPECS = {
+    "llama": _LLAMA,
+    "mistral": Spec(),
+    "ministral3": Spec(),
+    "granite": _LLAMA,
+    "smollm3": _LLAMA,
+    "arcee": Spec(qkv_bias="attention_bias", o_bias="attention_bias", gated=False, mlp_bias="mlp_bias"),
+    "qwen2": Spec(qkv_bias=True),
+    "qwen3": Spec(head_norms="head", qkv_bias="attention_bias", o_bias="attention_bias"),
+    "gemma": Spec(qkv_bias="attention_bias", o_bias="attention_bias", tied=True),
+    "gemma2": _GEMMA2,
+    "gemma3_text": Spec(
+        norms=4, head_norms="head", qkv_bias="attention_bias", o_bias="attention_bias", tied=True
+    ),
+    "phi3": Spec(),
+    "olmo": Spec(norm_size=0, qkv_bias="attention_bias", o_bias="attention_bias"),
+    "olmo2": Spec(head_norms="all", qkv_bias="attention_bias", o_bias="attention_bias"),
+    "olmo3": Spec(head_norms="all", qkv_bias="attention_bias", o_bias="attention_bias"),
+    "glm4": Spec(norms=4, qkv_bias="attention_bias"),
+    "exaone4": Spec(head_norms="head"),
+    "seed_oss": Spec(qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias"),
+    "cohere2": Spec(norms=1, qkv_bias="attention_bias", o_bias="attention_bias", tied=True),
+    "starcoder2": Spec(
+        norm_size=2, qkv_bias="use_bias", o_bias="use_bias", gated=False, mlp_bias="use_bias", tied=True
+    ),
+    "gpt2": _GPT2,
+    "gpt_neox": Spec(
+        norm_size=2, qkv_bias="attention_bias", o_bias="attention_bias", gated=False, mlp_bias=True
+    ),
+    "mixtral": Spec(experts=Experts("intermediate_size")),
+    "qwen2_moe": Spec(
+        qkv_bias="qkv_bias",
+        experts=Experts(shared="shared_expert_intermediate_size", shared_gate=True),
+    ),
+    "qwen3_moe": Spec(
+        head_norms="head", qkv_bias="attention_bias", o_bias="attention_bias", experts=Experts()
+    ),
+    "olmoe": Spec(
+        head_norms="all", qkv_bias="attention_bias", o_bias="attention_bias",
+        experts=Experts("intermediate_size"),
+    ),
+    "gpt_oss": Spec(
+        qkv_bias="attention_bias", o_bias="attention_bias", sinks=True,
+        experts=Experts("intermediate_size", router=1, biases=True),
+    ),
+    "deepseek_v2": Spec(o_bias="attention_bias", mlp_bias="mlp_bias", experts=_DEEPSEEK),
+    "deepseek_v3": Spec(o_bias="attention_bias", experts=_DEEPSEEK),
+    "glm4_moe": Spec(
+        head_norms="head", normed="use_qk_norm", qkv_bias="attention_bias", experts=_DEEPSEEK
+    ),
+}  # fmt: skip
+"""The families whose parameters are counted by their configuration."""
+
+
+class Tensor(NamedTuple):
+    """Tensors of a model that are alike.
+
+    Attributes:
+        part: one of `tensor_parts.ATTENTION` or of `tensor_parts.REST`.
+        name: of the module that has it; of experts, the name of one of them.
+        shape: of one: outputs and inputs of a matrix.
+        copies: how many there are.
+    """
+
+    part: str
+    name: str
+    shape: tuple[int, ...]
+    copies: int = 1
+
+
+def count_parameters(
+    config: dict[str, Any], anatomy: Anatomy, quantisation: Quantisation | None = None
+) -> WeightsCount:
+    """Count the parameters of a model by its config.json.
+
+    Args:
+        config: the content of config.json.
+        anatomy: what it says about attention.
+        quantisation: how weights are stored; None: as numbers of the dtype.
+
+    Raises:
+        ModelError: the family is not known, or a field is missing.
+    """
+    text = text_part(config)
+    spec = SPECS.get(anatomy.model_type)
+    why = None
+    if spec is not None and text is not config:
+        spec, why = None, "it has other parts beside the one for text"
+    if spec is None or any(layer.kind not in ("full", "sliding", "latent") for layer in anatomy.layers):
+        raise _unknown(anatomy.model_type, why)
+    counter = _Counter(anatomy.model_type, spec, Fields(text).with_defaults(), anatomy)
+    found = counter.count(quantisation)
+    taken = [f"{name} {size:,}" for name, size in counter.read.items() if name not in text]
+    if not taken:
+        return found
+    defaults = f"the weights are counted with defaults of {anatomy.model_type}: {', '.join(taken)}"
+    return replace(found, uncertain=(*found.uncertain, defaults))
+
+
+class DraftSpec(NamedTuple):
+    """What a draft layer has beside a layer like the last, and a matrix that joins two vectors.
+
+    Attributes:
+        norms: their number.
+        copies: the copies of the embedding, of the output included.
+    """
+
+    norms: int = 3
+    copies: int = 0
+
+
+DRAFTS = {"deepseek_v3": DraftSpec(copies=2), "mimo": DraftSpec()}
+"""Those whose checkpoints all have the same tensors: of GLM-4.5, some have copies, and some have not."""
+
+
+def count_draft(
+    config: dict[str, Any],
+    anatomy: Anatomy,
+    named: str | None,
+    n_draft: int,
+    quantisation: Quantisation | None = None,
+) -> PartCount | None:
+    """Count the parameters of draft layers; None: they are not known.
+
+    Each has a layer like the last, a matrix that joins a hidden state and an embedding, norms, and
+    perhaps copies of the embedding and the output.
+
+    Args:
+        config, anatomy, quantisation: as for `count_parameters`.
+        named: the type that the file names, where it is read as another.
+        n_draft: how many there are.
+    """
+    own = DRAFTS.get(named or "", DRAFTS.get(anatomy.model_type))
+    if own is None or text_part(config) is not config:
+        return None
+    spec, fields = SPECS[anatomy.model_type], Fields(config).with_defaults()
+    counter = _Counter(anatomy.model_type, spec, fields, anatomy)
+    try:
+        size = counter.draft(own, n_draft, quantisation)
+    except ModelError:
+        return None
+    return PartCount(parts.DRAFT, *size)
+
+
+def _unknown(model_type: str, why: str | None) -> ModelError:
+    """Return the error that parameters are not counted, and why, if there is more to say."""
+    because = "" if why is None else f": {why}"
+    return ModelError(
+        f"attnscope does not count the parameters of {printable(shortened(model_type))}"
+        f" by config.json alone{because}.",
+        hint="the folder or the name on the hub of the whole model, whose headers say them",
+    )
+
+
+class _Counter:
+    """Counts the parameters of a model.
+
+    Args:
+        model_type: of the family.
+        spec: what its layers consist of.
+        config: the part of config.json for text, with the defaults of its class.
+        anatomy: what it says about attention.
+
+    Attributes:
+        read: the sizes that were read.
+    """
+
+    def __init__(self, model_type: str, spec: Spec, config: dict[str, Any], anatomy: Anatomy) -> None:
+        self.model_type, self.spec, self.config, self.anatomy = model_type, spec, config, anatomy
+        self.read: dict[str, int] = {}
+
+    def count(self, quantisation: Quantisation | None = None) -> WeightsCount:
+        """Return the sizes of all parts; `quantisation` as for `count_parameters`."""
+        attention: dict[str, Size] = defaultdict(lambda: NOTHING)
+        rest: dict[str, Size] = defaultdict(lambda: NOTHING)
+        dtypes: dict[str, Size] = defaultdict(lambda: NOTHING)
+        for sizes, tensors in ((attention, self._all_attention()), (rest, self._all_rest())):
+            for part, dtype, size in self._stored(tensors, quantisation):
+                sizes[part] = sizes[part].plus(size)
+                dtypes[dtype] = dtypes[dtype].plus(size)
+        n_attention = sum(each.n_parameter for each in attention.values())
+        return WeightsCount(
+            attention=_counts(attention, parts.ATTENTION),
+            rest=_counts(rest, parts.REST),
+            dtypes=_counts(dtypes, sorted(dtypes, key=lambda kind: -dtypes[kind].n_parameter)),
+            source="configuration",
+            n_active=active_parameters(
+                n_attention, {part: size.n_parameter for part, size in rest.items()}, self.config
+            ),
+        )
+
+    def draft(self, own: DraftSpec, n_draft: int, quantisation: Quantisation | None) -> Size:
+        """Return the size of draft layers; `own` is what they have; others as for `count_draft`."""
+        last, d_feat = len(self.anatomy.layers) - 1, self.anatomy.d_feat
+        embedding = (self._size("vocab_size"), d_feat)
+        tensors = [
+            *(
+                each._replace(name=f"self_attn.{each.name}")
+                for each in self._attention(self.anatomy.layers[-1])
+            ),
+            *self._rest_of_layer(last),
+            Tensor(parts.NORMS, "norms", (own.norms * d_feat,)),
+            Tensor(parts.EMBEDDING, "embed_tokens", embedding, own.copies),
+            Tensor(parts.EMBEDDING, "eh_proj", (d_feat, 2 * d_feat)),
+        ]
+        named = (each._replace(name=f"model.layers.{last + 1}.{each.name}") for each in tensors)
+        total = NOTHING
+        for _, _, size in self._stored(named, quantisation):
+            total = total.plus(size)
+        n_bytes = None if total.n_bytes is None else total.n_bytes * n_draft
+        return Size(total.n_parameter * n_draft, n_bytes)
+
+    def _stored(
+        self, tensors: Iterable[Tensor], quantisation: Quantisation | None
+    ) -> Iterator[tuple[str, str, Size]]:
+        """Yield the part of each tensor, how it is stored, and its size."""
+        dtype = self.anatomy.dtype or (quantisation.dtype if quantisation else None) or "unknown"
+        itemsize = DTYPES[dtype].n_bytes if dtype in DTYPES else None
+        for part, name, shape, copies in tensors:
+            kind, n_bytes = None, prod(shape) * (itemsize or 0)
+            if quantisation is not None:
+                kind, n_bytes = quantisation.n_bytes(name, shape, part, itemsize or 0)
+            unknown = itemsize is None and kind is None
+            size = Size(prod(shape) * copies, None if unknown else n_bytes * copies)
+            yield part, kind or dtype, size
+
+    def _all_attention(self) -> Iterator[Tensor]:
+        for i, layer in enumerate(self.anatomy.layers):
+            for each in self._attention(layer):
+                yield each._replace(name=f"model.layers.{i}.self_attn.{each.name}")
+
+    def _all_rest(self) -> Iterator[Tensor]:
+        for i in range(len(self.anatomy.layers)):
+            for each in self._rest_of_layer(i):
+                yield each._replace(name=f"model.layers.{i}.{each.name}")
+        yield from self._rest_of_model()
+
+    def _size(self, name: str, default: int | None = None) -> int:
+        value = self.config.get(name)
+        if value is not None:
+            self.read[name] = value
+        value = default if value is None else value
+        if type(value) is not int or value < 0:
+            why = "it has no" if value is None else f"{printable(shortened(repr(value)))} is its"
+            raise _unknown(self.model_type, f"{why} {name}")
+        return value
+
+    def _is_on(self, switch: bool | str) -> bool:
+        if isinstance(switch, bool):
+            return switch
+        return bool(self.config.get(switch))
+
+    def _attention(self, layer: LayerAnatomy) -> Iterator[Tensor]:
+        """Yield the tensors of a layer's attention."""
+        spec, d_feat = self.spec, self.anatomy.d_feat
+        n_head, n_kv_head = layer.n_head or 0, layer.n_kv_head or 0
+        d_K, d_V = layer.d_K or 0, layer.d_V or 0
+        yield Tensor(parts.O, "o_proj", (d_feat, n_head * d_V))
+        yield Tensor(parts.BIASES, "o_proj", (d_feat if self._is_on(spec.o_bias) else 0,))
+        yield Tensor(parts.OTHER, "sinks", (n_head if spec.sinks else 0,))
+        if layer.kind == "latent":
+            yield from self._latents(n_head, d_K, d_V)
+            return
+        n_Q, n_K, n_V = n_head * d_K, n_kv_head * d_K, n_kv_head * d_V
+        yield Tensor(parts.Q, "q_proj", (n_Q, d_feat))
+        yield Tensor(parts.K, "k_proj", (n_K, d_feat))
+        yield Tensor(parts.V, "v_proj", (n_V, d_feat))
+        yield Tensor(parts.BIASES, "q_proj", (n_Q + n_K + n_V if self._is_on(spec.qkv_bias) else 0,))
+        widths = {"": 0, "head": 2 * d_K, "all": n_Q + n_K}
+        is_normed = not spec.normed or self._is_on(spec.normed)
+        yield Tensor(parts.NORMS, "q_norm", (widths[spec.head_norms] if is_normed else 0,))
+
+    def _latents(self, n_head: int, d_K: int, d_V: int) -> Iterator[Tensor]:
+        """Yield the tensors of latent attention: DeepSeek-V2 (arXiv:2405.04434), section 2.1.2."""
+        d_feat, rank = self.anatomy.d_feat, self._size("kv_lora_rank")
+        rotated = self._size("qk_rope_head_dim")
+        has_bias = self._is_on("attention_bias")
+        if self.config.get("q_lora_rank") is None:
+            yield Tensor(parts.Q, "q_proj", (n_head * d_K, d_feat))
+        else:
+            rank_Q = self._size("q_lora_rank")
+            yield Tensor(parts.LATENTS, "q_a_proj", (rank_Q, d_feat))
+            yield Tensor(parts.LATENTS, "q_b_proj", (n_head * d_K, rank_Q))
+            yield Tensor(parts.NORMS, "q_a_layernorm", (rank_Q,))
+            yield Tensor(parts.BIASES, "q_a_proj", (rank_Q if has_bias else 0,))
+        yield Tensor(parts.LATENTS, "kv_a_proj_with_mqa", (rank + rotated, d_feat))
+        yield Tensor(parts.LATENTS, "kv_b_proj", (n_head * (d_K - rotated + d_V), rank))
+        yield Tensor(parts.NORMS, "kv_a_layernorm", (rank,))
+        yield Tensor(parts.BIASES, "kv_a_proj_with_mqa", (rank + rotated if has_bias else 0,))
+
+    def _rest_of_layer(self, i: int) -> Iterator[Tensor]:
+        """Yield the tensors that a layer has besides attention."""
+        spec, d_feat, experts = self.spec, self.anatomy.d_feat, self.spec.experts
+        yield Tensor(parts.OTHER, "input_layernorm", (spec.norms * spec.norm_size * d_feat,))
+        if experts is None or self._is_dense(i, experts):
+            width = self._size(spec.width, 4 * d_feat if spec.four else None)
+            yield from self._feed_forward("mlp", width)
+            return
+        names = (name for name in NAMES_OF_EXPERTS if self.config.get(name) is not None)
+        count, width = self._size(next(names, "number of experts")), self._size(experts.width)
+        for name in ("gate_proj", "up_proj"):
+            yield Tensor(parts.EXPERTS, f"mlp.experts.0.{name}", (width, d_feat), count)
+        yield Tensor(parts.EXPERTS, "mlp.experts.0.down_proj", (d_feat, width), count)
+        biases = 2 * width + d_feat if experts.biases else 0
+        yield Tensor(parts.EXPERTS, "mlp.experts.0.biases", (biases,), count)
+        yield Tensor(parts.OTHER, "mlp.gate", (count, d_feat))
+        yield Tensor(parts.OTHER, "mlp.gate", (count * experts.router,))
+        if experts.shared:
+            shared = self._size(experts.shared, 0)
+            shared *= width if experts.shared.startswith("n_") else 1
+            own = "mlp.shared_expert" + ("s" if experts.shared.startswith("n_") else "")
+            yield from self._feed_forward(own, shared)
+            yield Tensor(
+                parts.OTHER, "mlp.shared_expert_gate", (1 if experts.shared_gate else 0, d_feat)
+            )
+
+    def _is_dense(self, i: int, experts: Experts) -> bool:
+        """Return whether a layer of a mixture has no experts."""
+        if experts.dense and i < self._size(experts.dense, 0):
+            return True
+        listed, step = self.config.get("mlp_only_layers"), self._size("decoder_sparse_step", 1)
+        return (isinstance(listed, list) and i in listed) or (i + 1) % max(step, 1) != 0
+
+    def _feed_forward(self, name: str, width: int) -> Iterator[Tensor]:
+        d_feat, gated = self.anatomy.d_feat, self.spec.gated
+        for each in ("gate_proj", "up_proj") if gated else ("up_proj",):
+            yield Tensor(parts.OTHER, f"{name}.{each}", (width, d_feat))
+        yield Tensor(parts.OTHER, f"{name}.down_proj", (d_feat, width))
+        biases = (2 if gated else 1) * width + d_feat if self._is_on(self.spec.mlp_bias) else 0
+        yield Tensor(parts.OTHER, f"{name}.down_proj", (biases,))
+
+    def _rest_of_model(self) -> Iterator[Tensor]:
+        """Yield the tensors that belong to no layer."""
+        spec, d_feat, n_token = self.spec, self.anatomy.d_feat, self._size("vocab_size")
+        yield Tensor(parts.EMBEDDING, "model.embed_tokens", (n_token, d_feat))
+        if spec.positions:
+            yield Tensor(parts.EMBEDDING, "model.positions", (self._size(spec.positions), d_feat))
+        yield Tensor(parts.OTHER, "model.norm", (spec.norm_size * d_feat,))
+        if not self.config.get("tie_word_embeddings", spec.tied):
+            yield Tensor(parts.OUTPUT, "lm_head", (n_token, d_feat))
+            yield Tensor(parts.OUTPUT, "lm_head", (n_token if spec.output_bias else 0,))
+
+
+def _counts(sizes: dict[str, Size], order: Iterable[str]) -> tuple[PartCount, ...]:
+    return tuple(
+        PartCount(part, *sizes[part]) for part in order if part in sizes and sizes[part].n_parameter
+    )

@@ -1,0 +1,162 @@
+"""Compare the formula of a cache with transformers' own: build the model small, run it, and count bytes.
+
+The small model has the same kinds of layers, and as many heads of queries for each head of keys; its
+widths are small, and its weights random.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from attnscope.checkpoints.config import Config, computed_kinds
+from attnscope.errors import ModelError, first_line
+from attnscope.model_card.anatomy import Anatomy, LayerAnatomy
+from attnscope.model_card.cache_dtype import BYTES
+from attnscope.model_card.from_config import anatomy_of, check_described
+from attnscope.model_card.measured_cache import held_bytes
+from attnscope.model_card.meta_model import headers_without_values
+from attnscope.model_card.parameters import count_parameters
+from attnscope.model_card.result import CacheCheck, ParameterCheck
+from attnscope.model_card.tensor_parts import place_of
+from attnscope.model_card.tiny_config import WINDOW, class_and_config, small_model
+from attnscope.process.verbosity import silent_transformers
+
+MOST_PARAMETERS = 10**8
+"""The most parameters of the small model."""
+
+N_SOURCE = 5
+"""The number of tokens of the encoder."""
+
+N_READ = 1024
+"""The number of tokens for which whole models are compared."""
+
+LENGTHS = (WINDOW - 2, WINDOW, WINDOW + 3)
+"""Numbers of tokens below, at and above the window of the small model."""
+
+
+def verify_cache(config: Config) -> list[CacheCheck]:
+    """Compare the bytes that each layer keeps with transformers' own cache, in bfloat16 if it runs.
+
+    Args:
+        config: the content of config.json.
+
+    Returns:
+        A check for each kind of layer and each length.
+
+    Raises:
+        ModelError: transformers cannot build the model small, or keeps no layers of keys and values.
+    """
+    import torch
+
+    check_described(config)
+    with silent_transformers():
+        model_class, small = small_model(config)
+    anatomy = anatomy_of(decoder_fields(small, config))
+    layers = (*anatomy.layers, *anatomy.cross)
+    try:
+        with silent_transformers(), torch.device("meta"):
+            model = model_class._from_config(small)
+        n_parameter = sum(each.numel() for each in model.parameters())
+        if n_parameter > MOST_PARAMETERS:
+            raise ValueError(f"its small model has {n_parameter:,} parameters")
+        reads_source = any(each.cache.per_source_token for each in layers)
+        with silent_transformers():
+            dtype, held = _measured(model_class, small, N_SOURCE if reads_source else 0)
+    except Exception as error:  # what a model of any class may raise
+        raise ModelError(
+            f"transformers cannot run {small.model_type} small:"
+            f" {type(error).__name__}: {first_line(error)}",
+            hint="the formula, without --verify",
+        ) from error
+    checks = []
+    for n, found in held.items():
+        if len(found) == 2 * len(layers) and not sum(found[len(layers) :]):
+            found = found[: len(layers)]  # of a decoder that attends to no encoder
+        if len(found) != len(layers):
+            raise ModelError(
+                f"transformers' cache of {small.model_type} has {len(found)} layers, and the model"
+                f" {len(layers)}.",
+                hint="the formula, without --verify",
+            )
+        for kind in dict.fromkeys(each.kind for each in layers):
+            own = [index for index, each in enumerate(layers) if each.kind == kind]
+            formula = sum(layers[index].cache.dynamic.nbytes(n, BYTES[dtype], N_SOURCE) for index in own)
+            checks.append(CacheCheck(kind, n, formula, sum(found[index] for index in own), dtype))
+    return checks
+
+
+def verify_reading(config: Config, anatomy: Anatomy) -> list[CacheCheck]:
+    """Compare what was read with what transformers reads, in the model's own size.
+
+    Args:
+        config: the content of config.json, which transformers reads by itself.
+        anatomy: what was read.
+
+    Returns:
+        A check for each kind of layer that takes other bytes; none if all agree.
+    """
+    with silent_transformers():
+        try:
+            complete = class_and_config(config)[1]
+        except Exception:  # the small model's error says why
+            return []
+        theirs = anatomy_of(decoder_fields(complete, config))
+
+    def by_kind(layers: tuple[LayerAnatomy, ...]) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for each in layers:
+            n_bytes = each.cache.nbytes(N_READ, BYTES["bfloat16"], N_SOURCE)
+            sizes[each.kind] = sizes.get(each.kind, 0) + n_bytes
+        return sizes
+
+    ours, others = (by_kind((*each.layers, *each.cross)) for each in (anatomy, theirs))
+    return [
+        CacheCheck(f"{kind}, whole", N_READ, ours.get(kind, 0), others.get(kind, 0), "bfloat16")
+        for kind in dict.fromkeys((*ours, *others))
+        if ours.get(kind, 0) != others.get(kind, 0)
+    ]
+
+
+def verify_parameters(config: Config) -> list[ParameterCheck]:
+    """Compare the parameters that config.json says with those of transformers' model of that size.
+
+    It is built on the meta device, so it takes no memory.
+
+    Args:
+        config: the content of config.json.
+
+    Raises:
+        ModelError: they are not known from config.json, or transformers cannot build the model.
+    """
+    formula = count_parameters(config, anatomy_of(config))
+    sizes = {each.name: prod(each.shape) for each in headers_without_values(config).tensors}
+    attention = sum(size for name, size in sizes.items() if place_of(name).in_attention)
+    return [
+        ParameterCheck("attention", formula.n_attention, attention),
+        ParameterCheck("all", formula.n_parameter, sum(sizes.values())),
+    ]
+
+
+def decoder_fields(small: Any, config: Config) -> Config:
+    """Return the fields of a small configuration; of a decoder with cross-attention, they say so."""
+    fields: Config = small.to_dict() | computed_kinds(small)
+    return fields | {"is_encoder_decoder": config.get("is_encoder_decoder", small.is_encoder_decoder)}
+
+
+def _measured(model_class: Any, config: Any, n_source: int) -> tuple[str, dict[int, list[int]]]:
+    """Return the dtype of a model with random weights, and what its layers hold at each length.
+
+    Some classes compute in float32 whatever the dtype is, and do not run in bfloat16.
+    """
+    import torch
+
+    torch.manual_seed(0)
+    try:
+        model = model_class._from_config(config, dtype=torch.bfloat16).eval()
+        return "bfloat16", {n: held_bytes(model, n, n_source) for n in LENGTHS}
+    except RuntimeError as error:
+        if "dtype" not in str(error):
+            raise
+        model = model_class._from_config(config, dtype=torch.float32).eval()
+        return "float32", {n: held_bytes(model, n, n_source) for n in LENGTHS}

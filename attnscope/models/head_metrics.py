@@ -1,0 +1,571 @@
+"""Metrics of heads: small functions of the weights that queries give to their keys.
+
+A metric is a mean over queries: each query has a number, or NaN if the metric is not defined for it.
+The weight of a kind of key is defined for queries that can see such a key, so causal models and windows
+need no rules of their own. Below, a_ij is the weight that query i gives to key j; a row sums to 1, or
+to less where a sink takes a part.
+
+A metric is a function here, with its name in METRICS, and a test. The sums over keys that it needs are
+accumulated block by block, for all queries of a layer; the metric is computed from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from attnscope.models.buffers import Store
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.attention.blocks import Block
+
+
+@dataclass(frozen=True)
+class Side:
+    """The tokens on one side of a batch's attention: those of its queries, or of its keys.
+
+    Attributes:
+        ids: `n_batch n`, token ids; -1 for padding.
+        real: `n_batch n`, False for padding.
+        special: `n_batch n`, tokens that the tokenizer added.
+        separator: `n_batch n`, special tokens that end a text: `[SEP]`, `</s>`.
+        punctuation: `n_batch n`, tokens of nothing but punctuation.
+        sink: `n_batch n`, the first token and special ones, according to `attention_sinks.sink_keys`.
+    """
+
+    ids: torch.Tensor
+    real: torch.Tensor
+    special: torch.Tensor
+    separator: torch.Tensor
+    punctuation: torch.Tensor
+    sink: torch.Tensor
+
+    @property
+    def beginning(self) -> torch.Tensor:
+        """The position of the first token that is not padding: `n_batch 1 1 1`."""
+        return self.real.int().argmax(dim=-1)[:, None, None, None]
+
+    def first(self, n: int) -> Side:
+        """Return the first `n` tokens of the first sequence."""
+        return Side(**{name: tensor[:1, :n] for name, tensor in vars(self).items()})
+
+    def to(self, device: torch.device) -> Side:
+        """Move all tensors to another device."""
+        return Side(**{name: tensor.to(device) for name, tensor in vars(self).items()})
+
+
+class WeightRows:
+    """Sums over each query's row of weights in one layer, accumulated block by block.
+
+    Args:
+        query_side: the tokens of the queries.
+        key_side: the tokens of the keys; in self-attention the same.
+        positions: the single keys whose weights are needed: names in POSITIONS.
+        pairs: the numbers of pairs of a query and a key that are needed: names in PAIRS.
+        like: rows of another layer with the same mask, positions and pairs, whose counts of visible
+            keys are used.
+        store: memory for numbers of pairs, shared by all layers.
+        without_sink: whether sinks are left out of the keys; the other weights are rescaled to sum to 1.
+
+    Attributes:
+        entropy: H_i, `n_batch n_head n_Q`.
+        largest: max_j a_ij, the same.
+        total: Σ_j a_ij, the same.
+        n_visible: the number of visible keys that are not padding, `n_batch n_head n_Q`; or 1 for heads.
+    """
+
+    def __init__(
+        self,
+        query_side: Side,
+        key_side: Side,
+        positions: Collection[str] = (),
+        pairs: Collection[str] = (),
+        like: WeightRows | None = None,
+        store: Store | None = None,
+        *,
+        without_sink: bool = False,
+    ) -> None:
+        self.query_side, self.key_side, self._like = query_side, key_side, like
+        self._without_sink = without_sink
+        self._positions, self._pairs = list(positions), list(pairs)
+        self._sums: dict[str, torch.Tensor] = {}
+        self._store = store or Store()
+        self._key_positions: torch.Tensor | None = None if like is None else like._key_positions
+        self._kept_numbers: dict[tuple[range, range], torch.Tensor] = (
+            {} if like is None else like._kept_numbers
+        )
+
+    def add(self, block: Block) -> None:
+        """Accumulate the sums of the next queries.
+
+        Without sinks, the block's weights are changed in place.
+        """
+        if self._without_sink:
+            block = self._without_sinks(block)
+        tokens = TokenBlock(block, self.query_side, self.key_side)
+        key_indices, numbers = self._key_indices(tokens), self._pair_numbers(tokens)
+        sums = {"entropy": block.entropy, "largest": block.largest, "total": block.total}
+        if key_indices is not None:
+            sums["at"] = key_indices.of(block.attention)
+        if numbers is not None:
+            sums["pairs"] = _weighted_sums(block.attention, numbers)
+        if self._like is None:
+            sums |= tokens.visible_counts(key_indices, numbers)
+        for name, part in sums.items():
+            self._buffer(name, part)[:, :, block.queries.start : block.queries.stop] = part
+
+    def _without_sinks(self, block: Block) -> Block:
+        """Return a block without the keys that are sinks."""
+        from attnscope.attention.blocks import without_keys
+
+        n_batch, n_head, n_rows, n_keys = block.attention.shape
+        most = n_batch * n_head * n_rows * self.key_side.ids.shape[1]
+        buffer = self._store.buffer((n_batch * n_head * n_rows * n_keys,), most, block.attention)
+        return without_keys(block, self.key_side.sink, buffer.numbers)
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """True for queries that have weights to measure, `n_batch n_head n_Q`; or 1 for heads."""
+        import torch
+
+        if self._without_sink:
+            return self.total > 0
+        return torch.ones(1, 1, 1, dtype=torch.bool, device=self.total.device)
+
+    def _buffer(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        """Return the tensor of a sum for all queries, allocated at the first block."""
+        if name not in self._sums:
+            n_batch, n_head, _, *sizes = part.shape
+            self._sums[name] = part.new_empty(n_batch, n_head, self.query_side.ids.shape[1], *sizes)
+        return self._sums[name]
+
+    def _key_indices(self, tokens: TokenBlock) -> KeyIndices | None:
+        """Return the indices of the needed single keys in a block; None if none is needed."""
+        if not self._positions:
+            return None
+        if self._key_positions is None:
+            self._key_positions = self._positions_of_keys()
+        return tokens.key_indices(self._key_positions)
+
+    def _positions_of_keys(self) -> torch.Tensor:
+        """Return the positions of the needed single keys: `n_batch 1 n_Q n_position`."""
+        import torch
+
+        n_batch, n_Q = self.query_side.ids.shape
+        i = torch.arange(n_Q, device=self.query_side.ids.device)[:, None]
+        each = [POSITIONS[name](i, self.key_side) for name in self._positions]
+        return torch.cat([index.expand(n_batch, 1, n_Q, 1) for index in each], dim=-1)
+
+    def _pair_numbers(self, tokens: TokenBlock) -> torch.Tensor | None:
+        """Return the numbers of the pairs in a block: `n_batch queries n_pair keys`."""
+        which = (tokens.block.queries, tokens.block.keys)
+        if not self._pairs or which in self._kept_numbers:
+            return self._kept_numbers.get(which)
+        n_batch, _, n_rows, n_keys = tokens.block.attention.shape
+        shape = (n_batch, n_rows, len(self._pairs), n_keys)
+        most = n_batch * n_rows * len(self._pairs) * self.key_side.ids.shape[1]
+        buffer = self._store.buffer(shape, most, tokens.block.attention, keep=self._like is None)
+        for k, name in enumerate(self._pairs):
+            buffer.numbers[:, :, k] = _as_numbers(PAIRS[name](tokens))[:, 0]
+        if buffer.kept:
+            self._kept_numbers[which] = buffer.numbers
+        return buffer.numbers
+
+    @property
+    def entropy(self) -> torch.Tensor:
+        return self._sum("entropy")
+
+    @property
+    def largest(self) -> torch.Tensor:
+        return self._sum("largest")
+
+    @property
+    def total(self) -> torch.Tensor:
+        return self._sum("total")
+
+    @property
+    def n_visible(self) -> torch.Tensor:
+        return self._sum("visible")
+
+    @property
+    def i(self) -> torch.Tensor:
+        """The positions of the queries: `n_Q`."""
+        import torch
+
+        return torch.arange(self.entropy.shape[-1], device=self.entropy.device)
+
+    def weight_at(self, position: str) -> torch.Tensor:
+        """Return a_ij of one key j for each query, `n_batch n_head n_Q`; NaN where it is not visible."""
+        k = self._positions.index(position)
+        return _where(self._sum("at visible")[..., k] > 0, self._sum("at")[..., k])
+
+    def weighted_sum(self, pair: str) -> torch.Tensor:
+        """Return Σ_j a_ij x_ij, where x_ij is one of PAIRS: `n_batch n_head n_Q`."""
+        return self._sum("pairs")[..., self._pairs.index(pair)]
+
+    def weight_of(self, pair: str) -> torch.Tensor:
+        """Return the same for a kind of key; NaN for queries that see none."""
+        n = self._sum("pairs visible")[..., self._pairs.index(pair)]
+        return _where(n > 0, self.weighted_sum(pair))
+
+    def _sum(self, name: str) -> torch.Tensor:
+        """Return a sum for all queries; counts of visible keys may be those of `like`."""
+        of = self if name in self._sums or self._like is None else self._like
+        return of._sums[name]
+
+
+@dataclass(frozen=True)
+class KeyIndices:
+    """The indices of single keys among those of a block, the same in all layers with the same mask.
+
+    Attributes:
+        index: `n_batch 1 queries n_position`.
+        outside: True where the key is not in the block; then `index` is that of another key.
+    """
+
+    index: torch.Tensor
+    outside: torch.Tensor
+
+    def of(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Select from `n_batch n_head queries keys`: `n_batch n_head queries n_position`."""
+        index = self.index.expand(-1, numbers.shape[1], -1, -1)
+        return numbers.gather(-1, index).masked_fill_(self.outside, 0)
+
+
+@dataclass(frozen=True)
+class TokenBlock:
+    """A block of weights with the tokens of its queries and keys.
+
+    Attributes:
+        block: the weights, and which keys are visible.
+        query_side, key_side: the tokens of all queries and keys.
+    """
+
+    block: Block
+    query_side: Side
+    key_side: Side
+
+    @cached_property
+    def i(self) -> torch.Tensor:
+        """The positions of the queries, `queries 1`."""
+        return _positions(self.block.queries, self.block.attention)[:, None]
+
+    @cached_property
+    def j(self) -> torch.Tensor:
+        """The positions of the keys, `1 keys`."""
+        return _positions(self.block.keys, self.block.attention)[None]
+
+    @property
+    def offset(self) -> int:
+        """The index, among the keys of the block, of the key at the position of its first query."""
+        return self.block.queries.start - self.block.keys.start
+
+    @cached_property
+    def visible(self) -> torch.Tensor:
+        """True for visible keys that are not padding: `n_batch n_head queries keys`, or 1 for heads."""
+        visible = self.block.visible & self.of_keys(self.key_side.real)
+        return visible.expand(-1, -1, len(self.block.queries), -1)
+
+    def of_keys(self, of_each: torch.Tensor) -> torch.Tensor:
+        """Select these keys from a property of all tokens, `n_batch n_K`: `n_batch 1 1 keys`."""
+        return of_each[:, None, None, self.block.keys.start : self.block.keys.stop]
+
+    def of_queries(self, of_each: torch.Tensor) -> torch.Tensor:
+        """Select these queries from a property of all tokens, `n_batch n_Q`: `n_batch 1 queries 1`."""
+        return of_each[:, None, self.block.queries.start : self.block.queries.stop, None]
+
+    def key_indices(self, index: torch.Tensor) -> KeyIndices:
+        """Return the indices of single keys among these.
+
+        Args:
+            index: their positions for all queries: `n_batch 1 n_Q n_position`.
+        """
+        keys, queries = self.block.keys, self.block.queries
+        index = index[:, :, queries.start : queries.stop] - keys.start
+        near = index.clamp(0, len(keys) - 1)
+        return KeyIndices(near, near != index)
+
+    def visible_counts(
+        self, key_indices: KeyIndices | None, numbers: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        """Count the visible keys of each query: all of them, the single keys, and those of each pair.
+
+        Args:
+            key_indices: the indices of single keys.
+            numbers: x_ij of each kind, `n_batch queries n_pair keys`.
+
+        Returns:
+            `n_batch n_head queries` for all keys; `n_batch n_head queries n_kind` for the others; or 1
+            for heads, if they do not differ.
+        """
+        n = _as_numbers(self.visible).to(self.block.attention.dtype)
+        counts = {"visible": n.sum(dim=-1)}
+        if key_indices is not None:
+            counts["at visible"] = key_indices.of(n)
+        if numbers is not None:
+            counts["pairs visible"] = _weighted_sums(n, numbers)
+        return counts
+
+
+def _positions(axis: range, like: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.arange(axis.start, axis.stop, device=like.device, dtype=torch.int32)
+
+
+def _weighted_sums(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Return Σ_j a_ij x_ij of each kind, in one product.
+
+    Args:
+        weights: a_ij, `n_batch n_head queries keys`.
+        numbers: x_ij, `n_batch queries n_pair keys`.
+
+    Returns:
+        `n_batch n_head queries n_pair`.
+    """
+    return (weights.transpose(1, 2) @ numbers.mT).transpose(1, 2)
+
+
+def _as_numbers(flags: torch.Tensor) -> torch.Tensor:
+    """View True and False as 1 and 0 without a copy, which makes conversion several times faster."""
+    import torch
+
+    return flags.view(torch.uint8) if flags.dtype == torch.bool else flags
+
+
+def _where(counts: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Replace values by NaN where `counts` is False."""
+    return values.masked_fill(~counts, float("nan"))
+
+
+def same_token(tokens: TokenBlock) -> torch.Tensor:
+    """Return whether key j is the same token as query i."""
+    return tokens.of_queries(tokens.query_side.ids) == tokens.of_keys(tokens.key_side.ids)
+
+
+def same_elsewhere(tokens: TokenBlock) -> torch.Tensor:
+    """Return whether key j is the same token as query i, at another position of the same sequence."""
+    same = same_token(tokens)
+    same.diagonal(tokens.offset, dim1=-2, dim2=-1).fill_(False)
+    return same
+
+
+def after_copy(tokens: TokenBlock) -> torch.Tensor:
+    """Return whether key j precedes query i, and follows a copy of its token."""
+    before = tokens.key_side.ids.roll(1, dims=-1)
+    before[:, 0] = -1  # no token precedes the first one, and padding is no token
+    copies = tokens.of_queries(tokens.query_side.ids) == tokens.of_keys(before)
+    return copies.tril_(tokens.offset - 1)
+
+
+def steps_apart(tokens: TokenBlock) -> torch.Tensor:
+    """Return |i − j|."""
+    return (tokens.j.to(tokens.block.attention.dtype) - tokens.i).abs_()[None, None]
+
+
+POSITIONS: dict[str, Callable[[torch.Tensor, Side], torch.Tensor]] = {
+    "self": lambda i, key_side: i,
+    "previous": lambda i, key_side: i - 1,
+    "next": lambda i, key_side: i + 1,
+    "first": lambda i, key_side: key_side.beginning,
+}
+"""Single keys: their positions, broadcasting to `n_batch 1 n_Q 1`.
+
+They depend on the positions of the queries, i, `n_Q 1`, and on the tokens of the keys.
+"""
+
+PAIRS: dict[str, Callable[[TokenBlock], torch.Tensor]] = {
+    "separator": lambda tokens: tokens.of_keys(tokens.key_side.separator),
+    "punctuation": lambda tokens: tokens.of_keys(tokens.key_side.punctuation),
+    "same": same_elsewhere,
+    "same of source": same_token,
+    "induction": after_copy,
+    "distance": steps_apart,
+}
+"""Numbers of each pair of a query and a key, broadcasting to `n_batch 1 queries keys`."""
+
+
+def entropy(rows: WeightRows) -> torch.Tensor:
+    """Entropy of a query's weights, in nats.
+
+    H_i = −Σ_j a_ij ln a_ij (Shannon 1948, "A Mathematical Theory of Communication", section 6).
+    """
+    return rows.entropy
+
+
+def entropy_share(rows: WeightRows) -> torch.Tensor:
+    """Entropy as a fraction of the largest possible entropy.
+
+    H_i / (p_i ln(n_i / p_i)), where query i gives p_i to the n_i keys that it can see: H_i / ln n_i,
+    where no sink takes a part. Not for queries that see only one.
+    """
+    n, p = rows.n_visible, rows.total
+    return _where(n > 1, rows.entropy / (p * (n.log() - p.log())))
+
+
+def to_self(rows: WeightRows) -> torch.Tensor:
+    """Attention to the token itself.
+
+    a_ii (Kovaleva et al. 2019, "Revealing the Dark Secrets of BERT", section 4.1: diagonal).
+    """
+    return rows.weight_at("self")
+
+
+def to_previous(rows: WeightRows) -> torch.Tensor:
+    """Attention to the previous token.
+
+    a_i,i−1 (Clark et al. 2019, "What Does BERT Look At?", section 3.1).
+    """
+    return rows.weight_at("previous")
+
+
+def to_next(rows: WeightRows) -> torch.Tensor:
+    """Attention to the next token.
+
+    a_i,i+1 (Clark et al. 2019, section 3.1).
+    """
+    return rows.weight_at("next")
+
+
+def to_first(rows: WeightRows) -> torch.Tensor:
+    """Attention to the first token.
+
+    a_i0, of queries that are not that token (Xiao et al. 2023, "Efficient Streaming Language Models with
+    Attention Sinks", section 3.1). With padding at the left, it is the first that is none.
+    """
+    is_first = rows.i == rows.key_side.beginning.squeeze(-1)  # [n_batch, 1, n_Q]
+    return _where(~is_first, rows.weight_at("first"))
+
+
+def to_first_of_source(rows: WeightRows) -> torch.Tensor:
+    """Attention to the first token.
+
+    The same for queries of another sequence, of which none is that token.
+    """
+    return rows.weight_at("first")
+
+
+def to_separators(rows: WeightRows) -> torch.Tensor:
+    """Attention to separators, such as [SEP] and </s>.
+
+    Σ_j a_ij over separators j (Clark et al. 2019, section 3.2).
+    """
+    return rows.weight_of("separator")
+
+
+def to_punctuation(rows: WeightRows) -> torch.Tensor:
+    """Attention to punctuation.
+
+    Σ_j a_ij over tokens j of punctuation alone (Clark et al. 2019, section 3.2: periods and commas).
+    """
+    return rows.weight_of("punctuation")
+
+
+def to_same(rows: WeightRows) -> torch.Tensor:
+    """Attention to the same token elsewhere.
+
+    Σ_j a_ij over j ≠ i whose token is that of i (Wang et al. 2022, "Interpretability in the Wild",
+    section 3.1: duplicate token heads).
+    """
+    return rows.weight_of("same")
+
+
+def to_same_in_source(rows: WeightRows) -> torch.Tensor:
+    """Attention to the same token.
+
+    Σ_j a_ij over all j whose token is that of i, where they are of different sequences.
+    """
+    return rows.weight_of("same of source")
+
+
+def induction(rows: WeightRows) -> torch.Tensor:
+    """Attention to the token that followed an earlier copy of the query.
+
+    Σ_j a_ij over j < i whose preceding token, j − 1, is that of i (Olsson et al. 2022, "In-context
+    Learning and Induction Heads": prefix matching).
+    """
+    return rows.weight_of("induction")
+
+
+def distance(rows: WeightRows) -> torch.Tensor:
+    """Mean distance from query to key, in tokens.
+
+    Σ_j a_ij |i − j| (Vig and Belinkov 2019, "Analyzing the Structure of Attention in a Transformer
+    Language Model", section 4.3).
+    """
+    return rows.weighted_sum("distance")
+
+
+def largest(rows: WeightRows) -> torch.Tensor:
+    """The largest weight of a query.
+
+    max_j a_ij (Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4: confidence).
+    """
+    return rows.largest
+
+
+def effective(rows: WeightRows) -> torch.Tensor:
+    """Effective number of keys: that many equal weights have the same entropy.
+
+    exp H_i, the perplexity of the row.
+    """
+    return rows.entropy.exp()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, and the sums that it needs.
+
+    Attributes:
+        of: the function of these sums: `n_batch n_head n_Q`; NaN: the query is not counted.
+        position, pair: the key in POSITIONS or in PAIRS that it needs.
+    """
+
+    of: Callable[[WeightRows], torch.Tensor]
+    position: str | None = None
+    pair: str | None = None
+
+
+METRICS = {
+    "entropy": Metric(entropy),
+    "entropy_share": Metric(entropy_share),
+    "self": Metric(to_self, position="self"),
+    "previous": Metric(to_previous, position="previous"),
+    "next": Metric(to_next, position="next"),
+    "first": Metric(to_first, position="first"),
+    "separator": Metric(to_separators, pair="separator"),
+    "punctuation": Metric(to_punctuation, pair="punctuation"),
+    "same": Metric(to_same, pair="same"),
+    "induction": Metric(induction, pair="induction"),
+    "distance": Metric(distance, pair="distance"),
+    "largest": Metric(largest),
+    "effective": Metric(effective),
+}
+"""The metrics of attention within a sequence, by name."""
+
+NEED_TOKENS = ("separator", "punctuation")
+"""The metrics of which tokens there are, which only a tokenizer knows."""
+
+CROSS = {
+    **{name: METRICS[name] for name in ("entropy", "entropy_share")},
+    "first": Metric(to_first_of_source, position="first"),
+    **{name: METRICS[name] for name in ("separator", "punctuation")},
+    "same": Metric(to_same_in_source, pair="same of source"),
+    **{name: METRICS[name] for name in ("largest", "effective")},
+}
+"""The metrics of attention to another sequence, in which a query has no neighbours."""
+
+
+def metrics_of(stack: str, names: Iterable[str]) -> dict[str, Metric]:
+    """Return the metrics with these names that are defined for a stack, by name."""
+    metrics = CROSS if stack == "cross" else METRICS
+    return {name: metrics[name] for name in names if name in metrics}
+
+
+def meaning(name: str) -> str:
+    """Return the meaning of a metric in a few words: the first line of its function's docstring."""
+    return (METRICS[name].of.__doc__ or "").split("\n")[0].rstrip(".")

@@ -1,0 +1,46 @@
+"""Build a model's inputs: from a text, a file, token ids, or an image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import OptionError
+from attnscope.models.options import ReadOptions
+
+if TYPE_CHECKING:
+    from attnscope.checkpoints.checkpoint import Checkpoint
+    from attnscope.models.tokenize import Reading
+
+
+def read_inputs(inputs: ReadOptions, checkpoint: Checkpoint, config: Any) -> Reading:
+    """Build the inputs of a model that the options name.
+
+    Raises:
+        OptionError: the model does not take such an input, or the input is empty or too long.
+        FileError: a file cannot be read.
+        ModelError: the model has no tokenizer, or no image processor.
+    """
+    from attnscope.models.text_file import text_of_file
+    from attnscope.models.tokenize import check_reads, max_tokens, read_image, read_text
+
+    check_reads(checkpoint, config, "text" if inputs.image is None else "image")
+    if inputs.image is not None:
+        return read_image(checkpoint, config, inputs.image)
+    if inputs.target is not None and not config.is_encoder_decoder:
+        raise OptionError(
+            f"--target is for encoder-decoder models, and {checkpoint.name} ({config.model_type})"
+            " is not one.",
+            hint='--text "…" --pair "…"',
+        )
+    options: dict[str, Any] = {"target": inputs.target, "truncate": inputs.truncate}
+    if inputs.ids is not None or inputs.tokens is not None:
+        from attnscope.models.token_ids import ids_of, read_ids
+
+        ids = ids_of(checkpoint, inputs.ids, inputs.tokens)
+        name = "--tokens" if inputs.ids is None else "--ids"
+        return read_ids(checkpoint, config, ids, name=name, **options)
+    text, name = inputs.text or "", "--text"
+    if inputs.file is not None:
+        text = text_of_file(inputs.file, max_tokens(config), truncate=inputs.truncate)
+        name = f"--file {inputs.file}"
+    return read_text(checkpoint, config, text, name=name, pair=inputs.pair, **options)

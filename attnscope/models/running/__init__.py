@@ -1,1 +1,0 @@
-"""Load a model, tokenize its input, and hook its attention."""

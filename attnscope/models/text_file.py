@@ -1,0 +1,73 @@
+"""Read a file as one text."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from pathlib import Path
+
+from attnscope.errors import FileError, no_such_file
+from attnscope.process.files import is_named_pipe
+from attnscope.process.progress import notify
+from attnscope.units import bytes_text
+
+BYTES_OF_A_TOKEN = 1024
+"""An upper bound of the bytes of a token; only endless blanks exceed it."""
+
+
+LEAST = 2**20
+"""The number of bytes of a file that are read in any case."""
+
+
+MOST = 2**28
+"""The most bytes of a file that are read, which matters if only memory limits a model's texts."""
+
+
+def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> str:
+    """Read a file as one text, but no more than a model can use, since a file may be endless.
+
+    Args:
+        path: the file.
+        n_token: the model's limit in tokens; None: no limit.
+        truncate: whether to truncate a text that is too long instead of raising an error.
+
+    Raises:
+        FileError: it cannot be read, is not UTF-8, or is too long for this number of tokens.
+    """
+    if is_named_pipe(path):
+        notify(f"{path} is a pipe, which is read until its writers close it")
+    most = MOST if n_token is None else min(MOST, max(LEAST, n_token * BYTES_OF_A_TOKEN))
+    try:
+        raw, more = _beginning(path, most)
+    except FileNotFoundError as error:
+        raise no_such_file(path) from error
+    except IsADirectoryError as error:
+        raise FileError(f"{path} is a folder.", hint=f"--file {path / 'FILE.txt'}") from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}.") from error
+    try:  # truncated bytes may end within a character
+        text = getincrementaldecoder("utf-8-sig")().decode(raw, final=not more)
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8.", hint="iconv -t utf-8 …") from error
+    if "\0" in text:
+        raise FileError(f"{path} has a NUL character, so it is not a text.")
+    if more and not truncate:
+        use = "attnscope reads" if most == MOST else f"a model that takes {n_token:,} tokens can use"
+        raise FileError(
+            f"{path} is longer than {bytes_text(most)}, more than {use}.",
+            hint="--truncate, which reads its beginning",
+        )
+    return text.replace("\r\n", "\n").replace("\r", "\n")  # as Python reads texts
+
+
+def _beginning(path: Path, most: int) -> tuple[bytes, bool]:
+    """Return a file's first bytes, and whether there are more; stop at a NUL, which no text contains."""
+    parts: list[bytes] = []
+    left = most + 1
+    with path.open("rb") as file:
+        while left and (part := file.read(min(left, LEAST))):
+            parts.append(part)
+            left -= len(part)
+            if b"\0" in part:
+                break
+    raw = b"".join(parts)
+    return raw[:most], len(raw) > most

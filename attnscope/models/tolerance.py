@@ -1,0 +1,56 @@
+"""Compare attention weights computed in two ways, with a tolerance for rounding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.arrays import largest_difference
+from attnscope.models.attention_hook import Call
+
+if TYPE_CHECKING:
+    import torch
+
+
+def weights_of(call: Call, heads: list[int]) -> tuple[torch.Tensor, float, float]:
+    """Compute the weights of some heads of the first sequence, and check them by the model's output.
+
+    Args:
+        call: the inputs and outputs of the layer's attention.
+        heads: query heads.
+
+    Returns:
+        The weights, `n_head n_Q n_K` in float32 (of these heads); the largest difference between the
+        values that they collect and the output of the model's own attention; and the largest
+        difference that rounding explains.
+    """
+    from attnscope.attention.observed import observed
+
+    collected, attention = observed(**call.arguments(heads))
+    output = call.output[0, :, heads].flatten(1).to(collected)
+    return attention[0].float(), largest_difference(collected[0], output), output_tolerance(call)
+
+
+def output_tolerance(call: Call) -> float:
+    """Return the largest difference that rounding explains between two outputs of a call."""
+    return weight_tolerance(call) * max(float(call.value.abs().max()), 1e-6)
+
+
+def weight_tolerance(call: Call) -> float:
+    """Return the largest difference that rounding explains between two computations of a call's weights.
+
+    Both accumulate in float32, where the error of a score is its size times float32's precision. The
+    model rounds weights and output to its dtype; eager attention also rounds its scores.
+    """
+    import torch
+
+    score = largest_score(call)
+    single, eps = torch.finfo(torch.float32).eps, torch.finfo(call.query.dtype).eps
+    rounding = (16 + 4 * score) * single
+    if eps > single:
+        rounding += (2 if call.weights is None else 2 + score) * eps
+    return rounding
+
+
+def largest_score(call: Call) -> float:
+    """Return an upper bound of a call's scores, without mask and bias, by Cauchy–Schwarz."""
+    return call.scale * float(call.query.norm(dim=-1).max() * call.key.norm(dim=-1).max())

@@ -1,0 +1,441 @@
+"""What becomes of axes in operators: which axis of a result is which axis of an operand.
+
+An axis is known by where it comes from and not by its size: two axes of one size are two axes. An
+operator that is not listed here ends what is known: the axes of its result are new ones.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import partial
+from itertools import zip_longest
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+
+from attnscope.observe.axes.expressions import Expression, of_number, of_word
+from attnscope.observe.instrument.recorder import shape_of
+
+ONE = of_number(1)
+
+
+class Piece(NamedTuple):
+    """A factor of an axis: its size in this run, and as an expression."""
+
+    size: int
+    value: Expression
+
+
+Axis = tuple[Piece, ...]
+"""The factors of an axis, in their order: several where a view has merged axes."""
+
+Axes = tuple[Axis, ...]
+
+PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1)}
+VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
+SAME = {
+    "clone", "detach", "alias", "_to_copy", "contiguous", "lift_fresh", "tril", "triu", "cumsum", "flip",
+    "roll", "_softmax", "_safe_softmax", "_log_softmax", "native_dropout", "native_layer_norm",
+    "_fused_rms_norm", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like",
+    "masked_fill", "bernoulli", "scatter", "sort", "argsort", "_conj",
+}  # fmt: skip
+"""Operators whose results have the axes of their first argument, as far as the sizes are equal."""
+
+REDUCTIONS = {
+    "sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "prod", "logsumexp", "any", "all",
+    "var", "std", "norm", "linalg_vector_norm",
+}  # fmt: skip
+
+
+class Flow:
+    """Follows the axes of all tensors through the operators of one call.
+
+    Attributes:
+        sizes: the size of each origin of an axis, by its symbol.
+        values: what is known of a symbol: the expression that it equals.
+        equal: axes that an operator requires to be equal, although their origins differ: the pairs of
+            each operator, those of one operand together.
+        inputs: the symbols of the axes of the call's arguments, which are free.
+        named: the symbols that the code has a name for.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+        self.values: dict[str, Expression] = {}
+        self.equal: list[list[tuple[Axis, Axis]]] = []
+        self.inputs: set[str] = set()
+        self.named: set[str] = set()
+        self._axes: dict[int, tuple[weakref.ref[torch.Tensor], Axes]] = {}
+
+    # Symbols.
+
+    def symbol(self, size: int) -> Expression:
+        """Return a new symbol for a size; 1 for an axis of size 1, which may be any."""
+        name = f"s{len(self.sizes)}"
+        self.sizes[name] = size
+        return of_word(name)
+
+    def new(self, size: int) -> Axis:
+        """Return a new axis."""
+        return (Piece(size, ONE if size == 1 else self.symbol(size)),)
+
+    def resolved(self, value: Expression) -> Expression:
+        """Return an expression in terms of symbols of which nothing is known."""
+        while any(word in self.values for word in value.words):
+            value = value.of({word: self.values.get(word, of_word(word)) for word in value.words})
+        return value
+
+    def has_size(self, value: Expression, size: int) -> bool:
+        """Return whether an expression has this size in this run."""
+        try:
+            return value.size(self.sizes) == size
+        except ArithmeticError:
+            return False
+
+    def equate(self, one: Expression, other: Expression, *, join: bool = False) -> None:
+        """Note that two expressions are equal, if that says what a symbol without a name is.
+
+        Args:
+            one, other: the expressions.
+            join: whether two symbols without a name become one.
+        """
+        one, other = self.resolved(one), self.resolved(other)
+        if len(one.terms) > 1 and len(other.terms) > 1:  # n_past + n_new
+            shared = Expression(tuple({*one.terms} & {*other.terms}))
+            one, other = one - shared, other - shared
+        if len(one.terms) != 1 or len(other.terms) != 1:
+            return
+        ratio = one * other.inverse()  # 1
+        ((powers, number),) = ratio.terms
+        unknown = sorted(ratio.words - self.named, key=lambda word: int(word[1:]), reverse=True)
+        is_pair = len(unknown) == len(powers) == 2 and sum(power for _, power in powers) == 0
+        if not (len(unknown) == 1 or (join and is_pair and number == 1)):
+            return
+        symbol, power = unknown[0], dict(powers)[unknown[0]]
+        value = of_word(symbol) * (ratio if power < 0 else ratio.inverse())
+        if abs(power) == 1 and self.has_size(value, self.sizes[symbol]):
+            self.values[symbol] = value
+
+    # Tensors.
+
+    def of(self, tensor: torch.Tensor) -> Axes:
+        """Return the axes of a tensor; new ones if its origin is unknown."""
+        known = self._axes.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        return self.set(tensor, tuple((Piece(size, self.symbol(size)),) for size in shape_of(tensor)))
+
+    def set(self, tensor: torch.Tensor, axes: Axes) -> Axes:
+        """Set the axes of a tensor, and return them."""
+        self._axes[id(tensor)] = weakref.ref(tensor), axes
+        return axes
+
+    def operator(self, func: Any, args: tuple, kwargs: Mapping[str, Any], out: Any) -> None:
+        """Follow axes through an ATen operator that has run."""
+        name = func._overloadpacket.__name__
+        if func._schema.is_mutable and not isinstance(out, tuple | list):
+            return  # its result is its argument
+        rule = RULES.get(name)
+        if rule is None and torch.Tag.pointwise in func.tags:
+            rule = _pointwise
+        elif rule is None and name.startswith("_scaled_dot_product"):
+            rule = _attention
+        if rule is None:
+            return
+        results = out if isinstance(out, tuple | list) else (out,)
+        for tensor, axes in zip(results, rule(self, args, kwargs, results), strict=False):
+            if not isinstance(tensor, torch.Tensor) or axes is None:
+                continue
+            shape = shape_of(tensor)
+            if len(axes) == len(shape):
+                fits = zip(axes, shape, strict=True)
+                self.set(tensor, tuple(a if size_of(a) == n else self.new(n) for a, n in fits))
+
+    def merge(self, axes: Sequence[Axis]) -> Axis:
+        """Return the axis that equal axes make together: the first that the code has a name for."""
+        first = next((axis for axis in axes if self.is_named(axis)), axes[0])
+        for each in axes:
+            self.require([(first, each)])
+        return first
+
+    def require(self, pairs: Iterable[tuple[Axis, Axis]]) -> None:
+        """Note that an operator requires axes to be equal; of size 1, they need not be."""
+        some = [(a, b) for a, b in pairs if a is not b and size_of(a) == size_of(b) > 1]
+        if some and not any(map(has_unit, (axis for pair in some for axis in pair))):
+            self.equal.append(some)
+
+    def is_named(self, axis: Axis) -> bool:
+        """Return whether the code has names for all that an axis consists of."""
+        words = {word for piece in axis for word in self.resolved(piece.value).words}
+        return bool(words) and words <= self.named
+
+
+def size_of(axis: Axis) -> int:
+    """Return the size of an axis."""
+    return prod(piece.size for piece in axis)
+
+
+def has_unit(axis: Axis) -> bool:
+    """Return whether an axis of size 1 is merged in it: with its left, or rather with its right."""
+    return len(axis) > 1 and any(piece.size == 1 for piece in axis)
+
+
+def whole(axis: Axis) -> Expression:
+    """Return the size of an axis as an expression."""
+    value = axis[0].value
+    for piece in axis[1:]:
+        value *= piece.value
+    return value
+
+
+def viewed(flow: Flow, axes: Axes, shape: Sequence[int]) -> Axes:
+    """Return the axes after a view: the factors in their order, merged and split again."""
+    if 0 in shape:
+        return tuple(map(flow.new, shape))
+    n_same = 0  # axes at the end
+    for axis, size in zip(axes[::-1], shape[::-1], strict=False):
+        if size_of(axis) != size or has_unit(axis):
+            break
+        n_same += 1
+    end = len(axes) - n_same
+    left = [piece for axis in axes[:end] for piece in axis]
+    result: list[Axis] = []
+    for size in shape[: len(shape) - n_same]:
+        factors = _next_factors(flow, left, size)
+        if factors is None:  # no axis begins or ends where another did
+            return (*result, *map(flow.new, shape[len(result) : len(shape) - n_same]), *axes[end:])
+        result.append(factors)
+    kept, units = axes[end:], tuple(piece for piece in left if piece.value != ONE)  # of size 1
+    if units and result:  # they may belong to either side
+        result[-1] = result[-1] + units
+    if units and kept:
+        kept = (units + kept[0], *kept[1:])
+    return (*result, *kept)
+
+
+def _next_factors(flow: Flow, left: list[Piece], size: int) -> Axis | None:
+    """Remove factors of this size from the front of a list; None if they do not fit."""
+    taken: list[Piece] = []
+    while left and (size_of(tuple(taken)) < size or not taken):
+        piece = left.pop(0)
+        missing = size // size_of(tuple(taken))
+        if size == 1 < piece.size:
+            left.insert(0, piece)
+            break
+        if piece.size > missing:
+            if missing == 1 or piece.size % missing:
+                return None
+            part = flow.symbol(missing)
+            left.insert(0, Piece(piece.size // missing, piece.value * part.inverse()))
+            piece = Piece(missing, part)
+        if size == 1 or piece.value != ONE:
+            taken.append(piece)
+    if size == 1 and not taken:
+        return (Piece(1, ONE),)
+    return tuple(taken) if size_of(tuple(taken)) == size and taken else None
+
+
+# Rules: each returns the axes of the results.
+
+Rule = Callable[[Flow, tuple, Mapping[str, Any], Sequence[Any]], Iterable[Axes | None]]
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    for each in tree:
+        if isinstance(each, torch.Tensor):
+            yield each
+
+
+def _same(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> Iterator[Axes]:
+    for result in results[:2]:
+        axes = flow.of(args[0])
+        if isinstance(result, torch.Tensor) and len(shape_of(result)) == len(axes):
+            yield axes
+
+
+def _pointwise(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    operands = [flow.of(each) for each in _tensors(args)]
+    shape = shape_of(results[0])
+    aligned = zip_longest(*(axes[::-1] for axes in operands))
+    result = []
+    for size, axes in zip(shape[::-1], aligned, strict=False):
+        fitting = [axis for axis in axes if axis is not None and size_of(axis) == size]
+        if size == 1:
+            fitting = [axis for axis in fitting if whole(axis) != ONE] or fitting
+        named = next((axis for axis in fitting if flow.is_named(axis)), None)
+        result.append(named or (fitting[0] if fitting else flow.new(size)))
+    for operand in operands:
+        flow.require(zip(result, operand[::-1], strict=False))
+    return [tuple(result[::-1])]
+
+
+def _product(
+    flow: Flow,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    results: Sequence[Any],
+    *,
+    places: tuple[int, int],
+) -> list[Axes]:
+    a, b = (flow.of(args[place]) for place in places)
+    batch = tuple(flow.merge([x, y]) for x, y in zip(a[:-2], b[:-2], strict=False))
+    flow.require([(a[-1], b[-2] if len(b) > 1 else b[-1])])
+    return [(*batch, a[-2], *b[-1:]) if len(b) > 1 else (*batch, a[-2])]
+
+
+def _attention(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    q, k, v = (flow.of(each) for each in args[:3])
+    batch = tuple(
+        flow.merge([*axes]) if size_of(axes[0]) == size_of(axes[1]) else axes[0]
+        for axes in zip(q[:-2], k[:-2], strict=True)
+    )
+    flow.require([(q[-1], k[-1])])
+    flow.require([(k[-2], v[-2])])
+    return [(*batch, q[-2], v[-1])]
+
+
+def _view(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    return [viewed(flow, flow.of(args[0]), shape_of(results[0]))]
+
+
+def _permute(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    axes = flow.of(args[0])
+    return [tuple(axes[i] for i in args[1])]
+
+
+def _transpose(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    axes = list(flow.of(args[0]))
+    if len(axes) > 1:
+        one, other = args[1:3] if len(args) > 2 else (0, 1)
+        axes[one], axes[other] = axes[other], axes[one]
+    return [tuple(axes)]
+
+
+def _unsqueeze(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    axes = list(flow.of(args[0]))
+    axes.insert(args[1] % (len(axes) + 1), (Piece(1, ONE),))
+    return [tuple(axes)]
+
+
+def _squeeze(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    axes = flow.of(args[0])
+    which = args[1] if len(args) > 1 else range(len(axes))
+    dropped = (
+        {i % len(axes) for i in (which if not isinstance(which, int) else [which])} if axes else set()
+    )
+    return [tuple(axis for i, axis in enumerate(axes) if i not in dropped or size_of(axis) != 1)]
+
+
+def _expand(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    axes, shape = flow.of(args[0]), shape_of(results[0])
+    return [(*map(flow.new, shape[: len(shape) - len(axes)]), *axes)]  # where sizes differ: new ones
+
+
+def _select(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    axes = flow.of(args[0])
+    return [tuple(axis for i, axis in enumerate(axes) if i != args[1] % len(axes))]
+
+
+def _slice(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    return [flow.of(args[0])]
+
+
+def _split(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    axes = flow.of(args[0])
+    place = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(axes)
+    sizes = [shape_of(each)[place] for each in results]
+    part = whole(axes[place]) * of_number(Fraction(1, len(sizes)))
+    if isinstance(args[1], list | tuple):  # sizes that may be equal by chance
+        parts = list(map(flow.new, sizes))
+        return [(*axes[:place], each, *axes[place + 1 :]) for each in parts]
+    parts = [(Piece(n, part),) if len({*sizes}) == 1 and n > 1 else flow.new(n) for n in sizes]
+    return [(*axes[:place], each, *axes[place + 1 :]) for each in parts]
+
+
+def _unbind(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    axes = flow.of(args[0])
+    place = (args[1] if len(args) > 1 else 0) % len(axes)
+    return [(*axes[:place], *axes[place + 1 :])] * len(results)
+
+
+def _cat(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    several = [flow.of(each) for each in args[0] if len(shape_of(each)) == len(shape_of(results[0]))]
+    place = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % len(shape_of(results[0]))
+    total = of_number(0)
+    for each in several:
+        total += whole(each[place])
+    joined = (Piece(shape_of(results[0])[place], total),)
+    columns = enumerate(zip(*several, strict=True))
+    return [tuple(joined if i == place else flow.merge(each) for i, each in columns)]
+
+
+def _stack(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    axes = [flow.merge(each) for each in zip(*map(flow.of, args[0]), strict=True)]
+    place = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    count = len(args[0])
+    axes.insert(place % (len(axes) + 1), (Piece(count, of_number(count)),))
+    return [tuple(axes)]
+
+
+def _embedding(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
+    return [(*flow.of(args[1]), flow.of(args[0])[-1])]
+
+
+def _index(
+    flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]
+) -> list[Axes | None]:
+    axes, given = flow.of(args[0]), [i for i, each in enumerate(args[1]) if each is not None]
+    if len(given) != 1 or args[1][given[0]].dtype == torch.bool:
+        return [None]
+    return [(*axes[: given[0]], *flow.of(args[1][given[0]]), *axes[given[0] + 1 :])]
+
+
+def _index_select(
+    flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]
+) -> list[Axes]:
+    axes = list(flow.of(args[0]))
+    axes[args[1]] = flow.of(args[2])[0]
+    return [tuple(axes)]
+
+
+def _reduce(
+    flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]
+) -> list[Axes | None]:
+    axes = flow.of(args[0])
+    which = args[2] if "norm" in kwargs or (len(args) > 2 and isinstance(args[2], list)) else args[1:2]
+    which = which[0] if len(which) == 1 and isinstance(which[0], list | tuple) else which
+    if not all(type(each) is int for each in which) or not which:
+        return [None]
+    places = {each % len(axes) for each in which}
+    one = (Piece(1, ONE),)
+    kept = [one if i in places else axis for i, axis in enumerate(axes)]
+    if len(shape_of(results[0])) < len(axes):
+        kept = [axis for i, axis in enumerate(axes) if i not in places]
+    return [tuple(kept)] * 2
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(SAME, _same),
+    **dict.fromkeys(VIEWS, _view),
+    **dict.fromkeys(REDUCTIONS, _reduce),
+    **{name: partial(_product, places=places) for name, places in PRODUCTS.items()},
+    "permute": _permute,
+    "transpose": _transpose,
+    "t": _transpose,
+    "unsqueeze": _unsqueeze,
+    "squeeze": _squeeze,
+    "expand": _expand,
+    "select": _select,
+    "slice": _slice,
+    "split": _split,
+    "split_with_sizes": _split,
+    "unbind": _unbind,
+    "cat": _cat,
+    "stack": _stack,
+    "embedding": _embedding,
+    "index": _index,
+    "index_select": _index_select,
+}

@@ -1,0 +1,151 @@
+"""The cost of an operator: floating-point operations and newly allocated memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+
+from attnscope.observe.torch_internals.dispatch import TENSOR
+
+aten = torch.ops.aten
+
+# Products that torch's own counter omits or counts slowly: (shapes of the arguments) -> FLOPs.
+_MORE_PRODUCTS: dict[Any, Callable[..., int]] = {
+    aten.addmm: lambda y, A, B: 2 * prod(A) * B[-1],
+    aten.baddbmm: lambda y, A, B: 2 * prod(A) * B[-1],
+    aten.mv: lambda A, x: 2 * prod(A),
+    aten.addmv: lambda y, A, x: 2 * prod(A),
+    aten.dot: lambda x, y: 2 * prod(x),
+    aten.vdot: lambda x, y: 2 * prod(x),
+    aten._scaled_dot_product_flash_attention_for_cpu: lambda Q, K, V: sdpa_flop_count(Q, K, V),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Floating-point operations, and newly allocated bytes."""
+
+    flops: int = 0
+    fresh_bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.fresh_bytes + other.fresh_bytes)
+
+
+NOTHING = Cost()
+
+
+def cost_of(operator: Any, args: tuple, kwargs: dict, out: Any) -> Cost:
+    """Return the cost of one call of an operator.
+
+    Args:
+        operator: the ATen overload that ran, on `args` and `kwargs`, and returned `out`.
+    """
+    if not _computes(operator):
+        return NOTHING
+    return Cost(_flops(operator, args, kwargs, out), fresh_bytes_of(operator, args, kwargs, out))
+
+
+def fresh_bytes_of(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
+    """Return the bytes that one call of an operator has allocated; arguments as in `cost_of`."""
+    if not _computes(operator):
+        return 0
+    return _fresh_bytes(() if _makes_new(operator) else (args, kwargs), out)
+
+
+@cache
+def _computes(operator: Any) -> bool:
+    """Return whether an operator may cost anything; one that returns a view of its input does not."""
+    returns = operator._schema.returns
+    views = all(each.alias_info is not None and not each.alias_info.is_write for each in returns)
+    return not (returns and views)
+
+
+def _flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
+    """Count the FLOPs of a matrix product, a convolution or fused attention; a multiply-add counts two.
+
+    Element-wise work is not counted.
+
+    Source: `torch.utils.flop_counter`.
+    """
+    formula = _formula(operator)
+    return 0 if formula is None else int(formula(args, kwargs, out))
+
+
+@cache
+def _formula(operator: Any) -> Callable[[tuple, dict, Any], int] | None:
+    """Return a function that counts an operator's FLOPs from its arguments and result; None if 0."""
+    packet = operator._overloadpacket
+    if packet in _MORE_PRODUCTS:
+        more = _MORE_PRODUCTS[packet]
+        return lambda args, kwargs, out: more(
+            *[tuple(arg.shape) for arg in args if isinstance(arg, torch.Tensor)][:3]
+        )
+    if packet in flop_registry:
+        of_tensors = flop_registry[packet]
+        of_shapes = getattr(of_tensors, "__wrapped__", None)  # skips torch's own extraction of shapes
+        if of_shapes is None:
+            return lambda args, kwargs, out: of_tensors(*args, **kwargs, out_val=out)
+        return lambda args, kwargs, out: of_shapes(
+            *_shapes(args), **_shapes(kwargs), out_shape=_shapes(out)
+        )
+    return None
+
+
+def _shapes(tree: Any) -> Any:
+    """Replace the tensors in nested lists, tuples and dicts by their shapes."""
+    if isinstance(tree, torch.Tensor):
+        return tree.shape
+    if isinstance(tree, tuple | list):
+        return type(tree)([_shapes(each) for each in tree])
+    return {key: _shapes(each) for key, each in tree.items()} if isinstance(tree, dict) else tree
+
+
+@cache
+def _makes_new(operator: Any) -> bool:
+    """Return whether an operator's schema declares that its results alias none of its inputs."""
+    returns = operator._schema.returns
+    return (
+        all(each.alias_info is None for each in returns)
+        and operator._overloadpacket is not aten._unsafe_view
+    )
+
+
+def _fresh_bytes(inputs: Any, out: Any) -> int:
+    """Return the bytes of the storages in an operator's results that are not in its inputs."""
+    returned = {storage._cdata: storage for storage in storages_in(out)}
+    for storage in storages_in(inputs):
+        returned.pop(storage._cdata, None)
+    return sum(storage.nbytes() for storage in returned.values())
+
+
+def storages_in(tree: Any) -> Iterator[torch.UntypedStorage]:
+    """Yield the storages of the tensors in nested lists, tuples and dicts.
+
+    Their `_cdata` identifies them on every device, including meta.
+    """
+    if isinstance(tree, torch.Tensor):
+        storage = storage_of(tree)
+        if storage is not None:
+            yield storage
+    elif isinstance(tree, tuple | list):
+        for each in tree:
+            yield from storages_in(each)
+    elif isinstance(tree, dict):
+        yield from storages_in(list(tree.values()))
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return a tensor's storage; None for sparse tensors and for those inside vmap."""
+    if TENSOR.layout.__get__(tensor) is not torch.strided:
+        return None
+    try:
+        return TENSOR.untyped_storage(tensor)
+    except (NotImplementedError, RuntimeError):
+        return None

@@ -1,0 +1,624 @@
+"""The recorder of a rewritten function: records each tensor that is bound to a name."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
+from itertools import islice
+from threading import get_ident
+from types import NoneType
+from typing import Any, Protocol, TypeGuard
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from attnscope.arrays import from_tensor, stats_of
+from attnscope.errors import class_attribute, class_name, is_a
+from attnscope.observe.instrument.cost import NOTHING, Cost, cost_of, storage_of, storages_in
+from attnscope.observe.instrument.rewrite import Place, Site, Star, Target
+from attnscope.observe.torch_internals.dispatch import (
+    TENSOR,
+    OpOverload,
+    TorchDispatchMode,
+    composite_kernel,
+    flex_attention_kernel,
+    has_values,
+    is_dense,
+    is_ordinary,
+    is_traced_by_jit,
+    sizes_of,
+    unseen,
+    without_torch_function,
+)
+from attnscope.observe.trace import Source, Step
+from attnscope.text import shortened
+
+
+class Watch(Protocol):
+    """The callbacks for operators and rows of a recording."""
+
+    def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
+        """Receive an ATen operator that has run."""
+
+    def row(self, step: Step, tensor: torch.Tensor) -> None:
+        """Receive a tensor that was bound to a name, with its row."""
+
+
+class AxisListener(Protocol):
+    """The callbacks for all that says where axes come from."""
+
+    def enter(self, function: Site, caller: Site | None) -> None:
+        """Begin a function, called in an expression of the caller."""
+
+    def leave(self) -> None:
+        """End a function."""
+
+    def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
+        """Receive an ATen operator that has run."""
+
+    def value(self, site: Site, value: Any) -> None:
+        """Receive the value of an expression, before it is bound."""
+
+    def row(self, step: Step, tensor: torch.Tensor) -> None:
+        """Receive a tensor that was bound to a name, with its row."""
+
+
+class Recorder(TorchDispatchMode):
+    """Records the first call of a target.
+
+    Rewritten code calls `enter`, `leave`, `begin`, `end` and `part`; while the target runs, torch
+    calls `__torch_dispatch__` for every operator. The operator's cost goes to the innermost
+    expression that is being evaluated.
+
+    Args:
+        sites: the places in the source that rewritten code names by their index.
+        file, line: the beginning of the target's code.
+        stats: whether to compute the statistics of each tensor.
+        keep: the names whose tensors are kept with their steps, or True for all.
+        depth: deeper calls get no rows; their cost is added to the row of the caller.
+        watch: receives every operator and every row.
+        axes: receives what says where axes come from; it is dropped if it fails, because names of
+            axes can be missed.
+        finished: called when the target has returned or raised.
+    """
+
+    supports_higher_order_operators = True  # such as flex_attention
+
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        file: str,
+        line: int,
+        *,
+        stats: bool = False,
+        keep: bool | Collection[str] = False,
+        depth: int | None = None,
+        watch: Watch | None = None,
+        axes: AxisListener | None = None,
+        finished: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.sites = sites
+        self.target = (file, line)
+        self.stats = stats
+        self.keep = {keep} if isinstance(keep, str) else keep
+        self.depth = depth
+        self.watch = watch
+        self.axes = axes
+        self.finished = finished
+        self.steps: list[Step] = []
+        self.done = False
+        self.error: Exception | None = None  # of attnscope itself; nothing is recorded after it
+        self.device: str | None = None  # the device of the first tensor
+        self.functions: dict[tuple[str, int], Site] = {}  # functions that ran, by file and first line
+        self.parts: dict[Place, tuple[int, ...]] = {}  # the last shapes of subexpressions
+
+        self._open: list[tuple[int, Cost]] = []  # the sites being evaluated, and their costs so far
+        self._frames: list[int] = []  # the number of open expressions at the beginning of each call
+        self._quiet = False  # while the recorder itself computes
+        self._thread = get_ident()  # operators of other threads are not recorded
+        self._storages: dict[int, tuple[StorageWeakRef, str]] = {}
+        self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False; otherwise torch imports its compiler (two seconds) to protect this mode."""
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True; otherwise compiled code would be recompiled with the recorder in it."""
+        return True
+
+    # Called by rewritten code; ignored unless the target is running.
+
+    def enter(self, site: int) -> None:
+        """Begin a function call."""
+        function = self.sites[site]
+        if self._quiet:
+            return
+        if not self._frames:
+            if self.done or self.target != (function.file, function.line) or is_traced_by_jit():
+                return
+            self._thread = get_ident()
+            self.__enter__()
+        elif get_ident() != self._thread:
+            return
+        self.functions.setdefault((function.file, function.line), function)
+        if self.axes is not None:
+            has_caller = bool(self._frames) and len(self._open) > self._frames[-1]
+            self._learn("enter", function, self.sites[self._open[-1][0]] if has_caller else None)
+        self._frames.append(len(self._open))
+
+    def leave(self) -> None:
+        """End a function call that returned or raised."""
+        if self._outside():
+            return
+        spent = self._close(self._frames.pop())
+        self._learn("leave")
+        if self._frames:
+            self._spend(spent)
+            return
+        self.__exit__(None, None, None)
+        self.done = True
+        if self.finished is not None:
+            self.finished()
+
+    def begin(self, site: int) -> int:
+        """Begin the evaluation of an expression.
+
+        Returns:
+            A mark for `end`, which also closes expressions opened since and never closed (because
+            they raised an exception that was caught).
+        """
+        if self._is_idle():
+            return 0
+        self._open.append((site, Cost()))
+        return len(self._open) - 1
+
+    def end(self, site: int, mark: int | None, value: Any) -> Any:
+        """End the evaluation of an expression whose value is about to be bound.
+
+        Args:
+            site: the index of the site.
+            mark: from `begin`; None closes the last expression of this site.
+            value: the value.
+
+        Returns:
+            The value; converted to a tuple if it is unpacked and is neither a tuple nor a list, so
+            that the objects recorded are the ones that get bound.
+        """
+        if self._is_idle():
+            return value
+        if mark is None:
+            mark = max(i for i, (opened, _) in enumerate(self._open) if opened == site)
+        spent = self._close(mark)
+        binding = self.sites[site]
+        if len(binding.targets) == 1 and isinstance(binding.targets[0], tuple):
+            value = _unpacked(binding.targets[0], value)
+        try:
+            with without_torch_function():  # reading tensors must not run the user's code
+                self._learn("value", binding, value)
+                spent = self._record_all(binding, value, spent)
+        except Exception as error:
+            self.error = error
+        self._spend(spent)
+        return value
+
+    def bound(self, site: int, value: Any) -> Any:
+        """Record an awaited value that is about to be bound; its cost is unknown."""
+        return self.end(site, self.begin(site), value)
+
+    def part(self, site: int, value: Any) -> Any:
+        """Record the shape of a subexpression."""
+        if _is_tensor(value) and not self._is_idle():
+            self._note_shape(self.sites[site], value)
+        if self.axes is not None and not self._is_idle():
+            with without_torch_function():
+                self._learn("value", self.sites[site], value)
+        return value
+
+    def _learn(self, event: str, *details: Any) -> None:
+        """Tell the listener about axes, if there is one; drop it if it fails."""
+        if self.axes is None:
+            return
+        try:
+            getattr(self.axes, event)(*details)
+        except Exception:
+            self.axes = None
+
+    def _is_idle(self) -> bool:
+        """Return whether nothing is recorded now; `torch.jit.trace` would trace even that."""
+        return self._outside() or self.error is not None or is_traced_by_jit()
+
+    def _outside(self) -> bool:
+        """Return whether the current call does not belong to the target."""
+        return not self._frames or self._quiet or get_ident() != self._thread
+
+    def _close(self, mark: int) -> Cost:
+        """Close the expressions opened since a mark, and return their total cost."""
+        closed = self._open[mark:]
+        del self._open[mark:]
+        return closed[0][1] if len(closed) == 1 else sum((cost for _, cost in closed), Cost())
+
+    def _spend(self, spent: Cost) -> None:
+        """Add a cost to the innermost expression being evaluated."""
+        if self._open:
+            site, so_far = self._open[-1]
+            self._open[-1] = site, so_far + spent
+
+    # Called by torch.
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._quiet or self.error is not None or is_traced_by_jit():
+            return func(*args, **kwargs)
+        if not isinstance(func, OpOverload):
+            return self._higher_order(func, args, kwargs)
+        composite = composite_kernel(func)
+        if composite is not None and not _has_tensor((args, kwargs), lambda each: not is_dense(each)):
+            with self:
+                return composite(*args, **kwargs)
+        if self.keep and func._schema.is_mutable:
+            self._copy_overwritten(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if (types or type(out) is not torch.Tensor or out.is_nested) and _lacks_sizes(
+            (args, kwargs, out)
+        ):
+            return out
+        self._quiet = True
+        try:
+            spent = cost_of(func, args, kwargs, out)
+            if spent is not NOTHING:
+                self._spend(spent)
+            self._learn("operator", func, args, kwargs, out)
+            if self.watch is not None:
+                self.watch.operator(func, args, kwargs, out)
+        except Exception as error:
+            if not _has_own_class((args, kwargs, out)):
+                self.error = error
+        finally:
+            self._quiet = False
+        return out
+
+    def _higher_order(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run an operator of functions; FlexAttention so that the cost of its operators is counted."""
+        kernel = flex_attention_kernel(func)
+        if kernel is None or _has_tensor((args, kwargs), lambda each: not is_dense(each)):
+            return func(*args, **kwargs)
+        watch, axes, self.watch, self.axes = self.watch, self.axes, None, None
+        try:
+            with self:
+                return kernel(*args, **kwargs)
+        finally:
+            self.watch, self.axes = watch, axes
+
+    # The recorded data.
+
+    def sources(self) -> list[Source]:
+        """Return the source of every function that ran in the target."""
+        sources = []
+        for function in self.functions.values():
+            lines = linecache.getlines(function.file)[function.line - 1 : function.place[2]]
+            file = None if function.file == self.target[0] else function.file
+            sources.append(Source(function.how, function.line, "".join(lines).rstrip(), file))
+        return sources
+
+    def _record_all(self, site: Site, value: Any, spent: Cost) -> Cost:
+        """Record the tensors that a site binds to names, and return the cost that no row has got."""
+        if _is_tensor(value):
+            self._note_shape(site, value)
+        depth = len(self._frames) - 1
+        if self.depth is not None and depth > self.depth:
+            return spent
+        for target in site.targets:
+            if isinstance(target, str) and PASSED_OUT.fullmatch(target) and not _is_tensor(value):
+                if members := self._members(value):
+                    self._record_members(target, members, site, spent, depth)
+                    return NOTHING
+                value = _as_dict(value)
+            # The cost of a tuple is not that of one of its elements.
+            elements = site.elements if spent == NOTHING else ()
+            for name, tensor, element in _bindings(target, value):
+                shape = sizes_of(tensor)
+                if shape is not None:
+                    how = elements[element] if element < len(elements) else site.how
+                    self._record(name, tensor, shape, site, how, spent, depth)
+                    spent = NOTHING  # charge it once, to the first of several names
+        return spent
+
+    def _members(self, value: Any) -> list[tuple[str, torch.Tensor, str]]:
+        """Return the tensors of a collection, with their labels and earlier names, if all have one.
+
+        Nothing is returned for fewer than two.
+        """
+        members = []
+        for label, tensor in _leaves(value):
+            known = self._tensors.get(id(tensor))
+            if known is None or known[0]() is not tensor:
+                return []
+            members.append((label, tensor, known[1]))
+        return members if len(members) > 1 else []
+
+    def _record_members(
+        self,
+        name: str,
+        members: list[tuple[str, torch.Tensor, str]],
+        site: Site,
+        spent: Cost,
+        depth: int,
+    ) -> None:
+        """Record a collection of tensors that all have steps as one step, which names these."""
+        dtypes = {_name_of(TENSOR.dtype.__get__(tensor)) for _, tensor, _ in members}
+        step = Step(
+            name=name,
+            dims=None,
+            shape=(),
+            dtype=dtypes.pop() if len(dtypes) == 1 else "",
+            how=site.how,
+            bytes=0,
+            flops=spent.flops,
+            members={label: earlier for label, _, earlier in members},
+            fresh_bytes=spent.fresh_bytes,
+            line=site.line,
+            file=None if site.file == self.target[0] else site.file,
+            depth=depth,
+        )
+        self.steps.append(step)
+
+    def _note_shape(self, site: Site, value: torch.Tensor) -> None:
+        shape = sizes_of(value)
+        if shape is not None:
+            self.parts[site.place] = shape
+
+    def _record(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        shape: tuple[int, ...],
+        site: Site,
+        how: str,
+        spent: Cost,
+        depth: int,
+    ) -> None:
+        self.device = self.device or str(TENSOR.device.__get__(tensor))
+        same_as, view_of = self._identity(name, tensor)
+        strided = storage_of(tensor) is not None and not TENSOR.is_nested.__get__(tensor)
+        contiguous = strided and TENSOR.is_contiguous(tensor)
+        step = Step(
+            name=name,
+            dims=None,
+            shape=shape,
+            dtype=_name_of(TENSOR.dtype.__get__(tensor)),
+            how=how,
+            bytes=TENSOR.numel(tensor) * TENSOR.element_size(tensor),
+            flops=spent.flops,
+            contiguous=contiguous,
+            strides=tuple(TENSOR.stride(tensor)) if strided and not contiguous else None,
+            view_of=view_of,
+            same_as=same_as,
+            fresh_bytes=spent.fresh_bytes,
+            line=site.line,
+            file=None if site.file == self.target[0] else site.file,
+            depth=depth,
+        )
+        self.steps.append(step)
+        self._learn("row", step, tensor)
+        is_new = same_as is None and view_of is None
+        if self.stats or self.keep or (self.watch is not None and is_new):
+            self._read(tensor, step)
+
+    def _read(self, tensor: torch.Tensor, step: Step) -> None:
+        """Compute the statistics of a tensor, keep it, and show it to the watch."""
+        if not is_ordinary(tensor):
+            return
+        self._quiet = True
+        try:
+            with unseen():
+                is_plain = type(tensor) is torch.Tensor
+                plain = tensor if is_plain else TENSOR.as_subclass(tensor, torch.Tensor)
+                if self.stats and _has_numbers(plain):
+                    step.stats = stats_of(*from_tensor(plain.detach().clone()))
+                if self.keep is True or (self.keep and step.name in self.keep):
+                    step.tensor = plain.detach()
+                if self.watch is not None:
+                    self.watch.row(step, tensor)
+        except Exception:
+            if not _has_own_class(tensor):
+                raise
+        finally:
+            self._quiet = False
+
+    def _identity(self, name: str, tensor: torch.Tensor) -> tuple[str | None, str | None]:
+        """Return the earlier name of the same tensor, or else the name that owns its memory.
+
+        Only weak references are held, so tracing does not extend the life of tensors. (A weak
+        reference to a storage prevents its address from being reused.)
+        """
+        known = self._tensors.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1], None
+        self._tensors[id(tensor)] = (weakref.ref(tensor), name)
+        memory = storage_of(tensor)
+        if memory is None:
+            return None, None
+        storage = StorageWeakRef(memory)
+        owner, owned_by = self._storages.setdefault(storage.cdata, (storage, name))
+        return None, None if owner is storage else owned_by
+
+    def _copy_overwritten(self, func: Any, args: tuple, kwargs: dict) -> None:
+        """Copy the kept tensors that an operator is about to overwrite."""
+        kept = [step for step in self.steps if step.tensor is not None]
+        if not kept:
+            return
+        by_name = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
+        overwritten = [
+            by_name.get(argument.name)
+            for argument in func._schema.arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        written = {storage._cdata for storage in storages_in(overwritten)}
+        self._quiet = True
+        try:
+            for step in kept:
+                if written.intersection(s._cdata for s in storages_in(step.tensor)):
+                    try:
+                        step.tensor = step.tensor.clone()
+                    except Exception:
+                        if not _has_own_class(step.tensor):
+                            raise
+                        step.tensor = None
+        finally:
+            self._quiet = False
+
+
+def _has_own_class(tree: Any) -> bool:
+    """Return whether nested lists, tuples and dicts contain a tensor of a class of the user's.
+
+    Reading such a tensor runs the code of the class, which may raise; then less is recorded, and the
+    traced code continues.
+    """
+    return _has_tensor(tree, lambda tensor: type(tensor) not in (torch.Tensor, torch.nn.Parameter))
+
+
+def _has_tensor(tree: Any, condition: Callable[[torch.Tensor], bool]) -> bool:
+    """Return whether nested lists, tuples and dicts contain a tensor that meets a condition."""
+    if _is_tensor(tree):
+        return condition(tree)
+    if is_a(tree, dict):
+        return any(_has_tensor(each, condition) for each in dict.values(tree))
+    return _is_row(tree) and any(_has_tensor(each, condition) for each in _elements(tree))
+
+
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has values that can be read as real numbers in numpy."""
+    known = tensor.dtype.itemsize > 1 or tensor.dtype in (torch.bool, torch.int8, torch.uint8)
+    return known and not tensor.is_complex() and not tensor.is_neg() and has_values(tensor)
+
+
+def _lacks_sizes(tree: Any) -> bool:
+    """Return whether lists, tuples and dicts contain a tensor that is nested or has symbolic sizes."""
+    return _has_tensor(tree, lambda each: TENSOR.is_nested.__get__(each) or sizes_of(each) is None)
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return a tensor's shape; () if its sizes are symbols."""
+    return sizes_of(tensor) or ()
+
+
+def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
+    """Return whether an object is a tensor; `isinstance` could run the user's `__class__` property."""
+    return issubclass(type(value), torch.Tensor)
+
+
+def _is_row(value: Any) -> TypeGuard[tuple | list]:
+    """Return whether an object is a tuple or a list."""
+    return issubclass(type(value), tuple | list)
+
+
+@cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _unpacked(target: tuple[Target, ...], value: Any) -> Any:
+    """Convert a value to a tuple before it is unpacked, if iterating again would yield new objects."""
+    if _is_row(value) or str(class_attribute(value, "__module__")).startswith("torch.fx"):
+        return value
+    if class_attribute(value, "__iter__") is None and class_attribute(value, "__getitem__") is None:
+        return value  # Python raises its own error
+    starred = any(isinstance(part, Star) for part in target)
+    return tuple(value) if starred else tuple(islice(value, len(target) + 1))
+
+
+PASSED_OUT = re.compile(r"(return|yield)(\[\d+\])?")
+"""The names of what a function returns or yields."""
+
+
+def _as_dict(value: Any) -> Any:
+    """Return the fields of an instance of a dataclass; any other value unchanged."""
+    fields = class_attribute(value, "__dataclass_fields__")
+    if fields is None or issubclass(type(value), type | dict):
+        return value
+    try:
+        stored = object.__getattribute__(value, "__dict__")
+    except AttributeError:  # it has slots
+        return value
+    return {name: field for name, field in stored.items() if name in fields}
+
+
+def _leaves(value: Any, label: str = "", depth: int = 4) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in nested dicts, tuples, lists and dataclasses, with labels like `cache.0`."""
+    value = _as_dict(value)
+    if _is_tensor(value):
+        yield label, value
+        return
+    items: list[tuple[str, Any]] = []
+    if _is_row(value):
+        items = [(str(i), each) for i, each in enumerate(_elements(value))]
+    elif issubclass(type(value), dict):
+        items = [(key if type(key) is str else _label(key), each) for key, each in dict.items(value)]
+    for key, each in items if depth else ():
+        yield from _leaves(each, f"{label}.{key}" if label else key, depth - 1)
+
+
+ALONE = 2**31
+"""The index of a value that is not an element of another."""
+
+
+def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor, int]]:
+    """Yield the names that get a tensor when `value` is bound to `target`, with the index in `value`."""
+    if isinstance(target, str):
+        if _is_tensor(value):
+            yield target, value, ALONE
+        elif _is_row(value):
+            for i, element in enumerate(_elements(value)):
+                if _is_tensor(element):
+                    yield f"{target}[{i}]", element, i
+        elif issubclass(type(value), dict):
+            for i, (key, element) in enumerate(dict.items(value)):
+                if _is_tensor(element):
+                    yield f"{target}[{_label(key)}]", element, i
+    elif isinstance(target, tuple) and _is_row(value):
+        values = _elements(value)
+        extra = len(values) - len(target)
+        starred = any(isinstance(part, Star) for part in target)
+        if extra < -starred or (extra and not starred):
+            return  # Python is about to raise an error
+        for i, part in enumerate(target):
+            if isinstance(part, Star):
+                yield from _without_index(_bindings(part.name, values[i : i + extra + 1]))
+                values[i : i + extra + 1] = [None]
+            elif isinstance(part, str) and _is_tensor(values[i]) and not starred:
+                yield part, values[i], i
+            else:
+                yield from _without_index(_bindings(part, values[i]))
+
+
+_PLAIN = (str, bytes, bool, int, float, NoneType)
+
+
+def _label(key: Any) -> str:
+    """Return a key's label: its shortened repr, or its class name if `__repr__` is user code."""
+    parts = key if type(key) is tuple else (key,)
+    if any(type(part) not in _PLAIN for part in parts):
+        return class_name(key)
+    try:
+        return shortened(repr(key))
+    except ValueError:  # Python refuses to print numbers of more than 4300 digits
+        return class_name(key)
+
+
+def _elements(value: tuple | list) -> list[Any]:
+    """Return the stored elements, bypassing overrides in a class of the user's."""
+    elements: Any = tuple if issubclass(type(value), tuple) else list
+    return [*elements.__iter__(value)]
+
+
+def _without_index(
+    bindings: Iterator[tuple[str, torch.Tensor, int]],
+) -> Iterator[tuple[str, torch.Tensor, int]]:
+    return ((name, tensor, ALONE) for name, tensor, _ in bindings)

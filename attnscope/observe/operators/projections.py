@@ -1,0 +1,237 @@
+"""Finds the linear maps before and after attention: W_Q, W_K, W_V and W_O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from attnscope.observe.operators.anatomy import Anatomy, Projection, Role, leaf
+from attnscope.observe.operators.chain import (
+    calls_before,
+    number_on,
+    site_of_operand,
+    site_of_split,
+    way_between,
+)
+from attnscope.observe.operators.follow import Elements, followed, is_selection, values_at
+from attnscope.observe.operators.products import PRODUCTS
+from attnscope.observe.operators.tape import Call, Tape, Value
+
+
+def add_projections(anatomy: Anatomy) -> None:
+    """Add the linear maps that Q, K and V come from, if they have weights."""
+    for name in ("Q", "K", "V"):
+        role = anatomy.roles[name]
+        found = _projection_before(anatomy.tape, role)
+        if found is None:
+            source = _source(role.value)
+            places = followed(anatomy.tape, source)
+            elements = _origin(places, role)
+        else:
+            projection, places, elements = found
+            source = projection.out
+            anatomy.projections[name] = projection
+            order = None if elements is None else token_order(elements, source.tensor.shape[-1])
+            anatomy.add(_feature_role(f"{name}_feat", source, projection.features, order))
+        if elements is None:
+            continue
+        anatomy.origins[name] = elements
+        kept = elements[distinct_leads(elements)].sort(-1).values  # whatever their later order
+        split = Role.arranged(f"{name}_split", source, kept, ("heads", *role.axes[1:]))
+        way = way_between(source, role.value, places)
+        split.site, role.site = site_of_split(way), site_of_operand(way)
+        anatomy.add(split)
+        if name != "V":
+            role.without(number_on(way))
+
+
+def distinct_leads(elements: torch.Tensor) -> torch.Tensor:
+    """Return which leads hold other elements than those before, in the order of their first element.
+
+    Heads that several queries share count once. So the order is that of the sequences and features in
+    the source, whatever the order of the leads.
+
+    Args:
+        elements: `lead n d`, of one source.
+    """
+    rows = elements.flatten(1)
+    order = rows.min(1).values.argsort(stable=True)
+    kept = [int(order[0])]
+    for lead in order[1:].tolist():
+        if not torch.equal(rows[lead], rows[kept[-1]]):
+            kept.append(lead)
+    return torch.tensor(kept)
+
+
+def _source(value: Value) -> Value:
+    """Return the input that a tensor comes from, element by element; the first, if there are several."""
+    while value.call is not None and value.name not in PRODUCTS and value.parents:
+        value = value.parents[0]
+    return value
+
+
+def _origin(places: Mapping[Value, Elements], role: Role) -> torch.Tensor | None:
+    """Return from which elements of a source a role's elements come; None if not all come from it.
+
+    Args:
+        places: where the source's elements are.
+        role: the role.
+    """
+    origin = _origins(places, role)
+    return origin if origin is not None and bool((origin >= 0).all()) else None
+
+
+def _origins(places: Mapping[Value, Elements], role: Role) -> torch.Tensor | None:
+    """Return from which elements of a source a role's elements come, -1 for those from elsewhere."""
+    if role.value not in places or role.elements is None:
+        return None
+    return places[role.value].real.reshape(-1)[role.elements].long()
+
+
+def _feature_role(
+    name: str, value: Value, features: torch.Tensor | None = None, order: torch.Tensor | None = None
+) -> Role:
+    """Return a tensor as `tokens features`.
+
+    Args:
+        name: the role.
+        value: the tensor.
+        features: those to keep; None: all.
+        order: the order of the tokens; None: as they are.
+    """
+    elements = value.flat_indices.reshape(-1, value.tensor.shape[-1])
+    if features is not None:
+        elements = elements[:, features]
+    if order is not None and order.numel() == elements.shape[0]:
+        elements = elements[order]
+    return Role.arranged(name, value, elements, ("tokens", "features"))
+
+
+def token_order(elements: torch.Tensor, width: int) -> torch.Tensor | None:
+    """Return the tokens of a source sequence by sequence; None if heads mix them.
+
+    Args:
+        elements: `lead n d`, the elements of a source with the tokens as all of its axes but the last.
+        width: the size of its last axis.
+    """
+    tokens = elements // width
+    if not bool((tokens == tokens[:, :, :1]).all()):
+        return None
+    rows = tokens[elements.flatten(1).min(1).values.argsort(stable=True), :, 0]
+    kept = [rows[0]]
+    for row in rows[1:]:
+        if not torch.equal(row, kept[-1]):
+            kept.append(row)
+    order = torch.cat(kept)
+    return order if order.unique().numel() == order.numel() else None
+
+
+def _projection_before(
+    tape: Tape, role: Role
+) -> tuple[Projection, dict[Value, Elements], torch.Tensor | None] | None:
+    """Return the linear map before a tensor, where its output goes, and which elements the tensor is.
+
+    The elements are None if some come from elsewhere, as from a cache that is read beyond what was
+    written. If they come from another linear map, it is not known which of them is meant.
+    """
+
+    def goes_on(call: Call) -> bool:
+        return call.name not in PRODUCTS or is_selection(call)
+
+    parts = []
+    for call in calls_before(role.value, through=goes_on):
+        weight = _weight_of(call)
+        if weight is None:
+            continue
+        out, bias = _with_bias(tape, call)
+        places = followed(tape, out)
+        origins = _origins(places, role)  # lead n d
+        if origins is None or not bool((origins >= 0).any()):
+            continue
+        is_all = bool((origins >= 0).all())
+        features = (origins[origins >= 0] % out.tensor.shape[-1]).unique()
+        projection = Projection(call, out, weight, bias, features, is_all)
+        if is_all:
+            return projection, places, origins
+        parts.append((projection, places, None))
+    return parts[0] if len(parts) == 1 else None
+
+
+def _weight_of(call: Call) -> Value | None:
+    """Return the weight of a linear map: a parameter, or a part or a view of one."""
+    if call.name == "linear":
+        return leaf(call.parents[1])
+    if call.name == "addmm" and len(call.parents) == 3:
+        return leaf(call.parents[2])
+    if call.name in PRODUCTS and len(call.parents) == 2:
+        weights = (leaf(each) for each in call.parents)
+        return next((each for each in weights if each is not None), None)
+    return None
+
+
+def _with_bias(tape: Tape, linear: Call) -> tuple[Value, Value | None]:
+    """Return the output of a linear map with its bias added, and the bias."""
+    if linear.name == "linear":
+        bias = linear.argument(2, "bias")
+        return linear.outputs[0], bias if isinstance(bias, Value) else None
+    if linear.name == "addmm":
+        out: Value = linear.outputs[0]
+        return _viewed(tape, out), linear.parents[0]
+    out = linear.outputs[0]
+    for call in tape.calls:
+        if call.name == "add" and len(call.parents) == 2 and out in call.parents:
+            other = call.parents[0] if call.parents[1] is out else call.parents[1]
+            if leaf(other) is not None and other.tensor.ndim <= 1:
+                return call.outputs[0], other
+    return out, None
+
+
+def _viewed(tape: Tape, value: Value) -> Value:
+    """Return the view that restores the axes of tokens after addmm, if there is one."""
+    for call in tape.calls:
+        is_view = call.name in ("view", "reshape") and call.parents[:1] == [value]
+        if is_view and call.outputs[0].tensor.shape[-1] == value.tensor.shape[-1]:
+            return call.outputs[0]
+    return value
+
+
+def add_output(anatomy: Anatomy) -> None:
+    """Add the merged heads, and the output."""
+    tape = anatomy.tape
+    raw = anatomy.roles["x_raw"].value
+    places = followed(tape, raw)
+    for call in tape.calls:
+        merged = next((each for each in call.parents if each in places), None)
+        weight = _weight_of(call) if merged is not None else None
+        if merged is None or weight is None:
+            continue
+        out, bias = _with_bias(tape, call)
+        features = torch.arange(out.tensor.shape[-1])
+        anatomy.projections["O"] = Projection(call, out, weight, bias, features)
+        order = _merged_order(anatomy, merged, places[merged])
+        anatomy.add(_feature_role("x_merged", merged, order=order))
+        anatomy.add(_feature_role("x", out, order=order))
+        break
+    else:
+        _add_merged_output(anatomy, places)
+    if anatomy.output.tensor.ndim:
+        anatomy.add(_feature_role("output", anatomy.output))
+
+
+def _add_merged_output(anatomy: Anatomy, places: Mapping[Value, Elements]) -> None:
+    """Add the output as merged heads, if it holds them, and no projection follows."""
+    output = anatomy.output
+    width = anatomy.roles["x_raw"].tensor.shape[-1]
+    if output in places and output.tensor.shape[-1] != width:
+        order = _merged_order(anatomy, output, places[output])
+        anatomy.add(_feature_role("x_merged", output, order=order))
+
+
+def _merged_order(anatomy: Anatomy, merged: Value, elements: Elements) -> torch.Tensor | None:
+    """Return the tokens of the merged heads sequence by sequence; None if they are mixed."""
+    raw = anatomy.roles["x_raw"]
+    place = values_at(merged.flat_indices, elements, raw.value.tensor.numel())
+    if place is None or raw.elements is None:
+        return None
+    return token_order(place[raw.elements], merged.tensor.shape[-1])

@@ -1,0 +1,211 @@
+"""Keeping recording calls out of code that `torch.compile` compiles.
+
+Compiled functions are not rewritten; and where torch compiles rewritten code anyway
+(such as a helper that a compiled function calls), it sees recording calls that do nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from inspect import getattr_static
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+TRANSLATOR = "torch._dynamo.symbolic_convert"
+"""The module that reads a function's code when `torch.compile` compiles it."""
+
+
+def compiled_functions(objects: Iterable[Any]) -> set[FunctionType]:
+    """Return the functions that `torch.compile` compiles, which must not get recording calls.
+
+    Args:
+        objects: the objects of the program.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return set()
+    from torch import nn
+
+    functions: set[FunctionType] = set()
+    modules: list[nn.Module] = []
+    for each in objects:
+        if type(each) is FunctionType and "_torchdynamo_orig_callable" in each.__dict__:
+            original = each.__dict__["_torchdynamo_orig_callable"]
+            original = getattr(original, "__func__", original)
+            functions |= {original} if isinstance(original, FunctionType) else set()
+        elif issubclass(type(each), nn.Module) and compiled_module(each) is not None:
+            modules += compiled_module(each).modules()  # type: ignore[union-attr]
+    for owner in {base for module in modules for base in type(module).__mro__}:
+        functions |= {each for each in vars(owner).values() if isinstance(each, FunctionType)}
+    return functions
+
+
+def compiled_module(module: nn.Module) -> nn.Module | None:
+    """Return the module that runs compiled when this one is called; None if it is not compiled."""
+    if module.__dict__.get("_compiled_call_impl") is not None:
+        return module
+    return module._modules.get("_orig_mod") if type(module).__name__ == "OptimizedModule" else None
+
+
+def is_compiled(target: Any) -> bool:
+    """Return whether calling the target runs code compiled by `torch.compile`."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    from torch import nn
+
+    if isinstance(target, nn.Module):
+        forward = getattr_static(type(target), "forward", None)
+        return compiled_module(target) is not None or is_compiled(forward)
+    return "_torchdynamo_orig_callable" in getattr(target, "__dict__", {})
+
+
+def uncompiled(target: Any) -> Any:
+    """Return the function or module that `torch.compile` compiles; any other target unchanged."""
+    if not is_compiled(target):
+        return target
+    if isinstance(target, MethodType):
+        return MethodType(uncompiled(target.__func__), target.__self__)
+    from torch import nn
+
+    if isinstance(target, nn.Module):
+        return compiled_module(target) or target
+    return target.__dict__["_torchdynamo_orig_callable"]
+
+
+def run_uncompiled(module: nn.Module) -> None:
+    """Make a module run uncompiled, although `torch.compile` compiles it or its `forward`."""
+    if "torch._dynamo" in sys.modules:
+        module._compiled_call_impl = None
+        forward = getattr_static(type(module), "forward", None)
+        if is_compiled(forward):
+            object.__setattr__(module, "forward", MethodType(uncompiled(forward), module))
+
+
+@contextmanager
+def calls_run_uncompiled() -> Iterator[None]:
+    """Run what `torch.compile` has compiled as it is written, and FlexAttention, which compiles itself.
+
+    Modes see what such functions call then; the compiler cannot run within a mode.
+    """
+    if not {"torch._dynamo", "torch.nn.attention.flex_attention"} & set(sys.modules):
+        yield
+        return
+    import torch
+
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
+        yield
+
+
+def hide_from_compiler(
+    translator: ModuleType,
+    relay: type,
+    silence: type,
+    compiles: Callable[[CodeType], object] = lambda code: None,
+) -> Callable[[], None]:
+    """Make `torch.compile` compile code with recording calls as if it had none.
+
+    A relay is a constant of that code, and the compiler only accepts literals as constants.
+
+    Args:
+        translator: the module `TRANSLATOR`.
+        relay: the class of those constants.
+        silence: the class that is compiled in place of a relay; its methods do nothing.
+        compiles: called with each code object with recording calls that is compiled.
+
+    Returns:
+        What takes it back.
+    """
+    base = getattr(translator, "InstructionTranslatorBase", None)
+    load = getattr(base, "_load_const", None)
+    if base is None or load is None:
+        return lambda: None
+
+    def load_const(self: Any, instruction: Any) -> Any:
+        if not isinstance(instruction.argval, relay):
+            return load(self, instruction)
+        from torch._dynamo.variables.base import VariableTracker
+
+        compiles(self.f_code)
+        return VariableTracker.build(self, silence)
+
+    base._load_const = load_const
+    return lambda: setattr(base, "_load_const", load)
+
+
+def hide(
+    relay: type, silence: type, compiles: Callable[[CodeType], object] = lambda code: None
+) -> Callable[[], None]:
+    """Apply `hide_from_compiler`, with the same arguments, as soon as the compiler is imported.
+
+    Returns:
+        What takes it back.
+    """
+    if TRANSLATOR in sys.modules:
+        return hide_from_compiler(sys.modules[TRANSLATOR], relay, silence, compiles)
+    taken_back: list[Callable[[], None]] = []
+
+    def imported(translator: ModuleType) -> None:
+        taken_back.append(hide_from_compiler(translator, relay, silence, compiles))
+
+    finder = _Finder(imported)
+    sys.meta_path.insert(0, finder)
+
+    def take_back() -> None:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+        for each in taken_back:
+            each()
+
+    return take_back
+
+
+@contextmanager
+def hidden_from_compiler(
+    relay: type, silence: type, compiles: Callable[[CodeType], object] = lambda code: None
+) -> Iterator[None]:
+    """Apply `hide`, with the same arguments, within the context."""
+    take_back = hide(relay, silence, compiles)
+    try:
+        yield
+    finally:
+        take_back()
+
+
+def found_by_others(
+    finder: Any, name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """Return the module spec that the finders after this one find."""
+    after = sys.meta_path[sys.meta_path.index(finder) + 1 :]
+    specs = (each.find_spec(name, path, target) for each in after if hasattr(each, "find_spec"))
+    return next((spec for spec in specs if spec is not None), None)
+
+
+class _Finder:
+    """A meta path finder that delegates to the others, and calls back once the compiler is imported."""
+
+    def __init__(self, imported: Callable[[ModuleType], None]) -> None:
+        self.imported = imported
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the compiler's spec; see `importlib.abc.MetaPathFinder.find_spec`."""
+        if name != TRANSLATOR:
+            return None
+        spec = found_by_others(self, name, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self.imported(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

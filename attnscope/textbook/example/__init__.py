@@ -1,0 +1,1 @@
+"""A worked example of attention with its numbers, written out."""

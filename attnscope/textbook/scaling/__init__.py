@@ -1,0 +1,1 @@
+"""Measure how scaling the scores changes the attention, and show it."""

@@ -1,0 +1,61 @@
+"""The documents of what comments say, and of what is added to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from attnscope.document.blocks import Block, Drawing, Findings, Notices, Only, Sentence
+from attnscope.document.html import rendered
+from attnscope.document.result import Finding
+from attnscope.text import printable_lines
+from attnscope.tracing.comments.result import CommentReport, SourceDiff
+
+
+def report_document(report: CommentReport) -> list[Block]:
+    """Build a line with the number of statements of each kind, and what is wrong or undecided."""
+    lies = [Finding(lie.message.removeprefix(f"line {lie.line}: "), lie.line) for lie in report.lies]
+    title = f"shape comments: {report.summary}"
+    return [
+        Only(Sentence(title, "bold"), html=True),
+        Only(Sentence(title, joint=None), html=False),
+        Findings(lies),
+        Notices(report.notices),
+    ]
+
+
+def diff_document(change: SourceDiff) -> list[Block]:
+    """Build the lines of a diff, in HTML below the name of the file."""
+    return [Only(Sentence(change.summary, "bold"), html=True), Diff(change.diff)]
+
+
+@dataclass(frozen=True)
+class Diff(Drawing):
+    """The lines of a diff."""
+
+    text: str
+
+    def print(self, console: Console, *, wide: bool = False) -> None:
+        """Print them."""
+        for line in printable_lines(self.text).splitlines():
+            console.print(Text(line), soft_wrap=True)
+
+    def html(self) -> str:
+        """Return them, those that are added and removed in colours."""
+        colours = {"+": "green", "-": "red", "@": "cyan"}
+        lines = printable_lines(self.text).splitlines()
+        return rendered(DIFF, lines=[(colours.get(line[:1], ""), line) for line in lines])
+
+    def markdown(self) -> list[str]:
+        """Return them as a block of code."""
+        return [f"```diff\n{printable_lines(self.text)}```"]
+
+
+DIFF = """\
+{% if lines %}
+<pre>{% for style, line in lines %}<span class="{{ style }}">{{ line }}</span>
+{% endfor %}</pre>
+{% endif %}
+"""

@@ -1,0 +1,273 @@
+"""The sizes of all names of axes and arguments, on which all specifications must agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from attnscope.contracts import check_sizes
+from attnscope.errors import SizeError
+from attnscope.sizes import Sizes, called, shape_of
+from attnscope.user_code.equations import Where
+from attnscope.user_code.specs import (
+    Computed,
+    Configuration,
+    Input,
+    InputTuple,
+    Plain,
+    Same,
+    Tensor,
+    Value,
+    computed_in,
+    not_a_value,
+    numbers_in,
+)
+
+EXAMPLE = 48
+"""The size in hints."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One input.
+
+    Attributes:
+        label: the parameter's name; `args[0]` for the first of `*args`.
+        name: the name that the user gives; None for a positional argument.
+        value: its value, or its specification; or another argument.
+    """
+
+    label: str
+    name: str | None
+    value: Input | Same
+
+    def tensors(self) -> list[tuple[str, Tensor]]:
+        """Return its tensors, each with its label: `name[0]` for the first of a tuple."""
+        return list(_tensors(self.label, self.value))
+
+
+def agree_on_sizes(
+    init: Mapping[str, Value],
+    inputs: Sequence[Argument],
+    where: Sequence[Where],
+    defaults: Mapping[str, int],
+    title: str,
+    option: str,
+) -> tuple[dict[str, int], set[str]]:
+    """Return every size that has a name, and the names whose sizes the user sets.
+
+    A name of an axis or of an equation stands for one size everywhere; without a specification, it has
+    the default of that name. Integer arguments that are not axes are sizes too, unless two of them have
+    the same name and differ, as in two configurations.
+
+    Args:
+        init: the constructor's arguments.
+        inputs: the arguments of the call.
+        where: equations, from which sizes are computed.
+        defaults: the defaults of arguments that are not passed.
+        title: the name of the function or class with these defaults.
+        option: the option that would pass those arguments.
+
+    Returns:
+        The sizes, in the order of the inputs, the constructor's arguments, and the equations; last, the
+        inputs that are numbers. And the names that the user sets.
+
+    Raises:
+        SizeError: two places disagree, an equation does not hold, or a name has no size.
+    """
+    tensors = [pair for argument in inputs for pair in argument.tensors()]
+    axes = [axis.name for _, tensor in tensors for axis in tensor.axes or () if axis.name]
+    bounds = [tensor.high for _, tensor in tensors if isinstance(tensor.high, str)]
+    in_equations = [name for equation in where for name in equation.names]
+    computed = _computed(init, inputs)
+    in_values = [word for *_, each in computed for word in sorted(each.value.words)]
+    shared = {*axes, *bounds, *in_equations, *in_values}
+
+    sizes = Sizes({}, {})
+    for label, tensor in tensors:
+        _learn_axes(sizes, label, tensor)
+    numbers = _numbers(init, inputs)
+    literals = [
+        (argument.label, f"--input {argument.label}", argument.value.size)
+        for argument in inputs
+        if isinstance(argument.value, Plain) and argument.value.size
+    ]
+    for name, place, size in [*numbers, *literals]:
+        if name in shared:
+            sizes.learn(name, size, f"{place} says that {name} is {size}")
+    specified = {name for name in shared if name in sizes}
+    for name in shared & set(defaults):
+        hint = f"{option} {name}={sizes.get(name, EXAMPLE)}"
+        sizes.learn(name, defaults[name], f"{title} has {name} {defaults[name]} by default", note=hint)
+    _solve(sizes, where, shared)
+    _check_all_known(sizes, inputs, where)
+    _check_computed(sizes, computed)
+
+    ambiguous = _ambiguous([(name, size) for name, _, size in [*numbers, *literals]], shared)
+    others = {name: size for name, _, size in [*numbers, *literals]}
+    order = [
+        *axes,
+        *(name for name, *_ in numbers),
+        *in_equations,
+        *bounds,
+        *in_values,
+        *(name for name, *_ in literals),
+    ]
+    known = {
+        name: sizes[name] if name in sizes else others[name] for name in order if name not in ambiguous
+    }
+    unset = {*defaults, *_settings(init, inputs)}
+    return known, {name for name in known if name in specified or name not in unset}
+
+
+Values: TypeAlias = Mapping[str, Value]
+
+
+def _computed(init: Values, inputs: Sequence[Argument]) -> list[tuple[str, str | None, Computed]]:
+    """Return the numbers that are computed from sizes, each with its place and name."""
+    return [
+        *(
+            (f"--init {name}", *each)
+            for name, value in init.items()
+            for each in computed_in(name, value)
+        ),
+        *(
+            (f"--input {argument.label}", *each)
+            for argument in inputs
+            if not isinstance(argument.value, Same)
+            for each in computed_in(argument.name, argument.value)
+        ),
+    ]
+
+
+def _numbers(init: Values, inputs: Sequence[Argument]) -> list[tuple[str, str, int]]:
+    """Return the integers in the arguments, with names and places; not inputs that are numbers."""
+    numbers = [
+        (name, f"--init {label}", size)
+        for label, value in init.items()
+        for name, size in numbers_in(label, value)
+    ]
+    for argument in inputs:
+        if not isinstance(argument.value, Same | Plain):
+            inner = numbers_in(argument.label, argument.value)
+            numbers += [(name, f"--input {argument.label}", size) for name, size in inner]
+    return numbers
+
+
+def _settings(init: Values, inputs: Sequence[Argument]) -> set[str]:
+    """Return the names of numbers that only the caller's configurations contain."""
+    values = [*init.items(), *((each.label, each.value) for each in inputs)]
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for label, value in values:
+        if not isinstance(value, Same):
+            found[isinstance(value, Configuration)] |= {name for name, _ in numbers_in(label, value)}
+    return found[True] - found[False]
+
+
+def _tensors(label: str, value: Input | Same) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield label, value
+    elif isinstance(value, InputTuple):
+        for i, member in enumerate(value.members):
+            yield from _tensors(f"{label}[{i}]", member)
+
+
+def _learn_axes(sizes: Sizes, label: str, tensor: Tensor) -> None:
+    """Learn the sizes in a tensor's specification, and compare a file's shape with them."""
+    for axis in tensor.axes or ():
+        if axis.name and axis.size:
+            check_sizes({axis.name: axis.size})
+            sizes.learn(axis.name, axis.size, f"--input {label} says that {axis.name} is {axis.size}")
+    file = tensor.file
+    if not file or tensor.axes is None:
+        return
+    names = " ".join(map(str, tensor.axes))
+    if 0 in file.shape:
+        raise SizeError(f"{called(file)} is {shape_of(file)}: it has no elements.")
+    if len(tensor.axes) != len(file.shape):
+        axes = "1 axis" if len(tensor.axes) == 1 else f"{len(tensor.axes)} axes"
+        raise SizeError(
+            f"{called(file)} is {shape_of(file)}, but --input {label} names {axes}: {names}."
+        )
+    for place, (axis, size) in enumerate(zip(tensor.axes, file.shape, strict=True)):
+        where = f"axis {place} of {shape_of(file)}"
+        if axis.name:
+            sizes.learn(axis.name, size, f"{called(file)} has {axis.name} {size} ({where})")
+        elif axis.size != size:
+            raise SizeError(
+                f"{called(file)} has size {size} on {where}, but --input {label} says {axis.size}."
+            )
+
+
+def _solve(sizes: Sizes, where: Sequence[Where], names: set[str]) -> None:
+    """Learn sizes from the equations until nothing changes, and check those without unknowns."""
+    before = None
+    while before != (known := {name: sizes[name] for name in names if name in sizes}):
+        before = known
+        for equation in where:
+            found = equation.solve({name: sizes[name] for name in names if name in sizes})
+            if found:
+                sizes.learn(*found, f"--where {equation.text} says that {found[0]} is {found[1]}")
+
+
+def _check_all_known(sizes: Sizes, inputs: Sequence[Argument], where: Sequence[Where]) -> None:
+    for argument in inputs:
+        for label, tensor in argument.tensors():
+            for unknown in [
+                axis.name for axis in tensor.axes or () if axis.name and axis.name not in sizes
+            ]:
+                axes = ",".join(
+                    f"{axis}:{EXAMPLE}" if axis.name == unknown else axis.text
+                    for axis in tensor.axes or ()
+                )
+                option = "--input " + (f"{argument.name}=" if argument.name else "")
+                raise SizeError(
+                    f"the axis {unknown} of {label} has no size.",
+                    hint=option + (axes if label == argument.label else f"(…{axes}…)"),
+                )
+            if isinstance(tensor.high, str) and tensor.high not in sizes:
+                raise SizeError(
+                    f"{label}: {tensor.high}, the upper bound of its values, has no size.",
+                    hint=f"a number: --input {label}=…<100",
+                )
+    for equation in where:
+        if equation.follows_from_itself and equation.name not in sizes:
+            raise SizeError(
+                f"--where {equation.text}: {equation.name} follows from itself, and has no size.",
+                hint=f"what it follows from, such as --where {equation.name}=2*m",
+            )
+        unknown_names = [name for name in equation.names if name not in sizes]
+        if unknown_names:
+            raise SizeError(
+                f"--where {equation.text}: {' and '.join(unknown_names)}"
+                f" {'have' if len(unknown_names) > 1 else 'has'} no size.",
+                hint="an equation gives the size of one name, which must occur in it once",
+            )
+
+
+def _check_computed(sizes: Sizes, computed: Iterable[tuple[str, str | None, Computed]]) -> None:
+    """Check that numbers are computed from known sizes, and are whole."""
+    for place, name, each in computed:
+        unknown = sorted(word for word in each.value.words if word not in sizes)
+        if unknown and re.fullmatch(r"[\w.-]+", each.text):  # it may be a text without quotes
+            raise not_a_value(place, name, each.text, "neither a Python value nor the name of a size")
+        if unknown:
+            raise SizeError(
+                f"{place}: {unknown[0]} in {each.text} has no size.",
+                hint=f"--where {unknown[0]}={EXAMPLE}, or the name of an axis or argument",
+            )
+        try:
+            each.size({word: sizes[word] for word in each.value.words})
+        except SizeError as error:
+            raise SizeError(f"{place}: {error.message}") from error
+
+
+def _ambiguous(numbers: Sequence[tuple[str, int]], shared: set[str]) -> set[str]:
+    """Return the names of arguments with several different values that are not axes."""
+    return {
+        name
+        for name, size in numbers
+        if name not in shared and any(other == name and n != size for other, n in numbers)
+    }

@@ -1,0 +1,463 @@
+"""The subject of a trace: a class or function, its sizes, and its arguments.
+
+`read_subject` finds all errors that can be found without running a constructor; `Subject.build`
+constructs the instance and draws the inputs, with the original sizes or with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from attnscope.dtypes import CASTS, DTYPES, FLOATS
+from attnscope.errors import OptionError, dtype_hint
+from attnscope.observe.torch_internals.compiler import is_compiled, run_uncompiled
+from attnscope.process.random_state import seed_torch
+from attnscope.user_code.agreement import Argument, agree_on_sizes
+from attnscope.user_code.construct import construct, draw, draw_like, make_value, shape_in
+from attnscope.user_code.equations import Where, read_where
+from attnscope.user_code.examples import Example
+from attnscope.user_code.load import Loaded
+from attnscope.user_code.signatures import (
+    Callee,
+    callee,
+    check_arguments,
+    integer_defaults,
+    positional_names,
+    signature_of,
+)
+from attnscope.user_code.specs import (
+    Computed,
+    Construction,
+    Input,
+    InputTuple,
+    Plain,
+    Same,
+    Tensor,
+    Value,
+    members_of,
+    read_init,
+    read_input,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+Texts = Sequence[str] | Mapping[str, Any]
+"""Specifications as `NAME=VALUE`; or by name, as texts or objects."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A call that can be run.
+
+    Attributes:
+        callable: an instance, its method, or a function.
+        args, kwargs: its inputs.
+        module: the instance, if it is a `torch.nn.Module`.
+        drawn: the inputs with random values.
+    """
+
+    callable: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    module: torch.nn.Module | None
+    drawn: Sequence[torch.Tensor] = ()
+
+    def weights(self) -> list[tuple[tuple[int, ...], int]]:
+        """Return the shapes of the parameters and buffers of all modules, each with its bytes."""
+        import torch
+
+        modules = [self.module, self.callable, *self.args, *self.kwargs.values()]
+        tensors = {
+            id(each): each
+            for module in modules
+            if isinstance(module, torch.nn.Module)
+            for each in (*module.parameters(), *module.buffers())
+        }
+        return [(tuple(each.shape), each.nbytes) for each in tensors.values()]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A class or function to trace, with its sizes and arguments.
+
+    Attributes:
+        loaded: the target, as the user named it.
+        callee: the class to construct, and the method or function to call.
+        init: the constructor's arguments.
+        inputs: the arguments of the call.
+        sizes: every size that has a name: of the inputs' axes, of the constructor's arguments, of the
+            equations, of the inputs that are numbers.
+        set_by_user: the names among them whose sizes the user sets; the others come from defaults.
+        defaults: integer defaults from 2 up of the constructor, or of the function, for arguments that
+            the user does not pass.
+        where: the equations that the user states.
+        in_axes: the equations of axes that are expressions, such as `2·n-1`.
+        axes: the axes of each tensor, by its parameter's name, `name[0]` for the first of a tuple;
+            None for a file without named axes.
+        dtype: the dtype of the module, and of tensors without another one.
+        distribution: that of drawn numbers: `normal` (None) or `uniform`.
+        fixed: names whose sizes cannot change, because existing weights have them.
+        quotients: sizes that are one of those over another, by their text: `d_feat/n_head`.
+        proposed: names of axes that the user did not name. There is no finding if two of them are equal.
+    """
+
+    loaded: Loaded
+    callee: Callee
+    init: dict[str, Value]
+    inputs: list[Argument]
+    sizes: dict[str, int]
+    set_by_user: set[str]
+    defaults: dict[str, int]
+    where: list[Where]
+    axes: dict[str, tuple[str | int, ...] | None]
+    dtype: str
+    distribution: str | None = None
+    in_axes: list[Where] = field(default_factory=list)
+    fixed: dict[str, int] = field(default_factory=dict)
+    quotients: dict[str, int] = field(default_factory=dict)
+    proposed: set[str] = field(default_factory=set)
+
+    def function(self) -> Any:
+        """Return the target of the recording: the class or function, or the method that is called."""
+        return self.callee.function
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the code and its arguments already exist."""
+        return False
+
+    @property
+    def draws_numbers(self) -> bool:
+        """Whether any input is a tensor of drawn numbers that are not integers."""
+        tensors = [tensor for each in self.inputs for _, tensor in each.tensors()]
+        return any(
+            each.file is None and (each.dtype or self.dtype).startswith(("float", "bfloat", "complex"))
+            for each in tensors
+        )
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether `torch.compile` compiles the target, which runs uncompiled here."""
+        return self.callee.is_compiled or is_compiled(self.loaded.object)
+
+    @property
+    def all_sizes_named(self) -> bool:
+        """Whether neither the inputs nor the constructor's arguments can contain unnamed sizes."""
+        values = [*self.init.values(), *(each.value for each in self.inputs)]
+        return self.all_axes_named and all(map(_has_named_sizes, values))
+
+    @property
+    def all_axes_named(self) -> bool:
+        """Whether each axis of the inputs has a name, except those of size 1."""
+        return all(
+            axes is not None and all(isinstance(axis, str) or axis == 1 for axis in axes)
+            for axes in self.axes.values()
+        )
+
+    @property
+    def has_mode(self) -> bool:
+        """Whether the callee is a module, with a training mode, or an argument may be one."""
+        import torch
+
+        called = self.callee.owner or type(self.callee.target)
+        return issubclass(called, torch.nn.Module) or any(
+            isinstance(each.value, Construction) for each in self.inputs
+        )
+
+    def arguments_state(self) -> object:
+        """Return what differs after a call that has changed its arguments; None if that is unknown.
+
+        A build makes new ones, which no call has changed.
+        """
+        return ()
+
+    def build(
+        self,
+        sizes: Mapping[str, int] | None = None,
+        *,
+        device: str | None = None,
+        seed: int | None = None,
+        train: bool | None = None,
+    ) -> Built:
+        """Construct the instance, and draw the inputs.
+
+        Args:
+            sizes: other sizes, for axes, integer arguments, and defaults of these names; no equation
+                is solved again.
+            device: the device of all tensors; None: the CPU.
+            seed: the seed of weights and inputs; None: 0.
+            train: whether a module is in training mode; None: no.
+
+        Raises:
+            SourceError: the constructor raises, and `sizes` is None. With other sizes, its own exception
+                is raised, because it may not support them.
+        """
+        import torch
+
+        device = device or "cpu"
+        seed_torch(seed or 0)
+        defaults = self._other_defaults(sizes)
+        all_sizes = {**self.sizes, **(sizes or {})}
+        instance = self._instance(all_sizes, defaults, device, wrap_errors=sizes is None)
+        module = instance if isinstance(instance, torch.nn.Module) else None
+        if module is not None:
+            module.to(device).train(bool(train))
+            run_uncompiled(module)
+            if any(map(torch.nn.parameter.is_lazy, module.parameters())):
+                module.to(getattr(torch, self.dtype))  # other casts cannot wait for the first input
+            elif self.dtype in CASTS:
+                getattr(module, CASTS[self.dtype])()
+        values = self._values(all_sizes, device)
+        args = tuple(value for name, value in values if name is None)
+        kwargs = {name: value for name, value in values if name is not None}
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.nn.Module):
+                value.train(bool(train))
+        if self.callee.owner is None:
+            kwargs = {**kwargs, **defaults}
+        pairs = zip(self.inputs, values, strict=True)
+        drawn = [tensor for each, (_, value) in pairs for tensor in _drawn(each.value, value)]
+        return Built(self.callee.of(instance), args, kwargs, module, drawn)
+
+    def _other_defaults(self, sizes: Mapping[str, int] | None) -> dict[str, int]:
+        """Return the defaults that differ with other sizes."""
+        return {
+            name: size
+            for name, size in (sizes or {}).items()
+            if name in self.defaults and size != self.sizes.get(name, self.defaults[name])
+        }
+
+    def total_bytes(self, sizes: Mapping[str, int] | None = None) -> int:
+        """Return the size of the input tensors in bytes.
+
+        Args:
+            sizes: other sizes, as for `build`.
+        """
+        all_sizes = {**self.sizes, **(sizes or {})}
+        total = 0
+        for argument in self.inputs:
+            for _, tensor in argument.tensors():
+                dtype = tensor.file.dtype if tensor.file else tensor.dtype or self.dtype
+                total += prod(shape_in(tensor, all_sizes)) * DTYPES[dtype].n_bytes
+        return total
+
+    def _instance(
+        self, sizes: Mapping[str, int], defaults: Mapping[str, int], device: str, *, wrap_errors: bool
+    ) -> Any:
+        """Return a new instance of the class; a function unchanged."""
+        import torch
+
+        if self.callee.owner is None:
+            target = self.callee.target
+            return deepcopy(target) if isinstance(target, torch.nn.Module) else target
+        with torch.device(device):
+            arguments = {
+                name: make_value(value, name, sizes, wrap_errors=wrap_errors)
+                for name, value in self.init.items()
+            }
+            return construct(self.callee.owner, (), {**arguments, **defaults}, wrap_errors=wrap_errors)
+
+    def _values(self, sizes: Mapping[str, int], device: str) -> list[tuple[str | None, Any]]:
+        """Return the inputs, each with the name that the user gives it."""
+        made = {
+            each.label: self._value(each.value, each.name, sizes, device)
+            for each in self.inputs
+            if not isinstance(each.value, Same)
+        }
+        labels = [
+            each.value.label if isinstance(each.value, Same) else each.label for each in self.inputs
+        ]
+        return [(each.name, made[label]) for each, label in zip(self.inputs, labels, strict=True)]
+
+    def _value(self, value: Input, name: str | None, sizes: Mapping[str, int], device: str) -> Any:
+        """Construct, draw or load an input."""
+        import torch
+
+        if isinstance(value, Value):
+            with torch.device(device):
+                return make_value(value, name, sizes, wrap_errors=False)
+        if isinstance(value, InputTuple):
+            return tuple(self._value(member, None, sizes, device) for member in value.members)
+        shape = shape_in(value, sizes)
+        if value.file:
+            stored = value.file.load()
+            return stored.to(device) if shape == stored.shape else draw_like(stored, shape, device)
+        high = self._bound(value.high, sizes)
+        return draw(shape, value.dtype or self.dtype, device, 0, high, self.distribution)
+
+    def _bound(self, high: str | int | None, sizes: Mapping[str, int]) -> int | None:
+        """Return the bound of drawn integers; a number that is also a named size changes with it."""
+        if isinstance(high, str):
+            return sizes[high]
+        original = {**self.defaults, **self.sizes}
+        same = [sizes[name] for name, size in original.items() if size == high and name in sizes]
+        return high if high is None else min([high, *same])
+
+
+def _has_named_sizes(value: Input | Same) -> bool:
+    """Return whether a value contains no numbers without a name, as a tuple does."""
+    if isinstance(value, InputTuple):
+        return all(isinstance(each, Tensor) or each == Plain(None) for each in value.members)
+    named = isinstance(value, Tensor | Same | Computed)
+    return named or (isinstance(value, Plain) and isinstance(value.value, int | float | str | None))
+
+
+def _drawn(value: Input | Same, made: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an input that were drawn, and not read from a file."""
+    if isinstance(value, InputTuple):
+        for member, each in zip(value.members, made, strict=True):
+            yield from _drawn(member, each)
+    elif isinstance(value, Tensor) and not value.file:
+        yield made
+
+
+def read_subject(
+    loaded: Loaded,
+    init: Texts,
+    inputs: Texts,
+    where: Sequence[str],
+    call: str | None,
+    dtype: str,
+    distribution: str | None = None,
+) -> Subject:
+    """Parse the specifications of a target's arguments, and solve for all sizes.
+
+    Args:
+        loaded: a class or function.
+        init: the constructor's arguments, each NAME=VALUE; or by name, as texts or objects.
+        inputs: the arguments of the call, each NAME=SPEC or SPEC; or by name, as texts or objects.
+        where: equations between sizes, each NAME=EXPRESSION.
+        call: the method to call; None for the one that a call of the instance runs.
+        dtype: the dtype of the module and the inputs.
+        distribution: that of drawn numbers: `normal` (None) or `uniform`.
+
+    Raises:
+        AttnscopeError: an argument cannot be parsed, is missing or superfluous; sizes disagree; or a
+            name has no size.
+    """
+    if dtype not in FLOATS:
+        raise OptionError(f"{dtype!r} is not a dtype to run in.", hint=dtype_hint(dtype, FLOATS))
+    target = callee(loaded, call)
+    init_values = _unique("--init", _read(init, read_init))
+    if target.owner is None and init_values:
+        raise OptionError(
+            f"{loaded.name} is not a class: nothing is constructed, so --init does not apply.",
+            hint=f"--input {next(iter(init_values))}=…",
+        )
+    named_inputs = _read(inputs, read_input)
+    example = Example(target, init_values, named_inputs)
+    if target.owner is not None:
+        title, init_example = target.owner.__name__, example.of_constructor
+        check_arguments(title, target.parameters, 0, init_values, "--init", init_example)
+    for name, value in init_values.items():
+        _check_construction(value, f"--init {name}")
+
+    names = _unique("--input", [(name, value) for name, value in named_inputs if name is not None])
+    n_positional = len(named_inputs) - len(names)
+    check_arguments(target.title, target.signature, n_positional, names, "--input", example.of_call)
+    positional = iter(positional_names(target.signature, n_positional))
+    arguments = [Argument(name or next(positional), name, value) for name, value in named_inputs]
+
+    passed = set(init_values) if target.owner else {argument.label for argument in arguments}
+    defaults = integer_defaults(target.parameters, passed)
+    equations = [read_where(text) for text in where]
+    in_equations = {name for equation in equations for name in equation.names}
+    arguments = _same_objects(arguments, {*init_values, *defaults, *in_equations})
+    title, option = (target.owner.__name__, "--init") if target.owner else (target.title, "--input")
+    in_axes = [
+        Where(axis.name, axis.value, f"{axis.name}={axis.value}")
+        for argument in arguments
+        for _, tensor in argument.tensors()
+        for axis in tensor.axes or ()
+        if axis.name is not None and axis.value is not None
+    ]
+    sizes, set_by_user = agree_on_sizes(
+        init_values, arguments, [*equations, *in_axes], defaults, title, option
+    )
+    return Subject(
+        loaded=loaded,
+        callee=target,
+        init=init_values,
+        inputs=arguments,
+        sizes=sizes,
+        set_by_user=set_by_user,
+        defaults=defaults,
+        where=equations,
+        in_axes=in_axes,
+        axes={label: tensor.dims for argument in arguments for label, tensor in argument.tensors()},
+        dtype=dtype,
+        distribution=distribution,
+    )
+
+
+def _read(specifications: Texts, read: Callable[[str], tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Read specifications; objects among them stand for themselves."""
+    if not isinstance(specifications, Mapping):
+        return [read(text) for text in specifications]
+    return [
+        read(f"{name}={value}") if isinstance(value, str) else (name, value_of(value))
+        for name, value in specifications.items()
+    ]
+
+
+def _same_objects(arguments: list[Argument], sizes: Collection[str]) -> list[Argument]:
+    """Read `K=Q` as the object that the argument Q is, unless Q is the name of a size.
+
+    Args:
+        arguments: the inputs.
+        sizes: the names of sizes that are not axes.
+    """
+    tensors = [tensor for argument in arguments for _, tensor in argument.tensors()]
+    axes = {axis.name for each in tensors if each.word is None for axis in each.axes or ()}
+    objects = {
+        argument.label: argument.value
+        for argument in arguments
+        if not isinstance(argument.value, Plain) and argument.label not in {*axes, *sizes}
+    }
+
+    def original(label: str) -> str:
+        """Return the argument that this one is: Q for `V=K` and `K=Q`."""
+        labels = [label]
+        while isinstance(value := objects.get(labels[-1]), Tensor) and value.word in objects:
+            if value.word in labels:  # each is the other
+                return label
+            labels.append(value.word)
+        return labels[-1]
+
+    originals = [original(argument.label) for argument in arguments]
+    return [
+        argument if argument.label == label else replace(argument, value=Same(label))
+        for argument, label in zip(arguments, originals, strict=True)
+    ]
+
+
+def _unique(option: str, pairs: list[tuple[str, T]]) -> dict[str, T]:
+    """Return pairs as a dictionary; check that no name occurs twice."""
+    by_name = dict(pairs)
+    if len(by_name) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise OptionError(
+            f"{option} gives {twice} {names.count(twice)} times.", hint=f"{option} {twice}=… once"
+        )
+    return by_name
+
+
+def _check_construction(value: Value, option: str) -> None:
+    """Check that constructions among the arguments have the arguments that they take."""
+    if isinstance(value, Construction) and value.arguments is not None:
+        pairs = [(name, inner) for name, inner in value.arguments if name is not None]
+        named = _unique(option, pairs)
+        title = value.target.name.split(".")[-1]
+        n_positional = len(value.arguments) - len(named)
+        check_arguments(title, signature_of(value.target.object), n_positional, named, option)
+    for _, inner in members_of(value):
+        _check_construction(inner, option)

@@ -1,0 +1,1 @@
+"""A head's weights, read from a checkpoint."""

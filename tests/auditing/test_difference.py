@@ -1,0 +1,117 @@
+"""What counts as moved, and what as rounding."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from attnscope.auditing.measure.difference import difference, relative
+
+
+def runs(own: float, exact: float, rounding: float = 1e-7, dtype: torch.dtype = torch.float32):
+    """Two runs whose outputs differ so far at position 2, in a dtype and in float64."""
+    base = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(5, 4)
+
+    def run(is_exact):
+        gap, first = (exact, base) if is_exact else (own, base + rounding)
+        second = first.clone()
+        second[2, 0] += gap
+        return tuple({"output": each if is_exact else each.to(dtype)} for each in (first, second))
+
+    return run
+
+
+def test_equal_bits_need_no_second_run():
+    calls = []
+
+    def run(is_exact):
+        calls.append(is_exact)
+        return {"output": torch.ones(3, 2)}, {"output": torch.ones(3, 2)}
+
+    assert difference(run).is_equal
+    assert calls == [False]
+
+
+def test_what_vanishes_in_float64_is_rounding():
+    assert difference(runs(own=2e-7, exact=1e-16)).is_equal
+
+
+def test_what_stays_in_float64_has_difference():
+    found = difference(runs(own=1e-3, exact=1e-3))
+    assert (found.status, found.stage, found.position) == ("different", "output", 2)
+    assert abs(found.amount - 1e-3) < 1e-9
+
+
+def test_what_stays_in_float64_has_moved_even_if_the_dtype_hides_it():
+    assert (
+        difference(runs(own=0.008, exact=1e-4, rounding=0.01, dtype=torch.bfloat16)).status
+        == "different"
+    )
+
+
+def test_parts_in_float32_are_rounding():
+    assert difference(runs(own=2e-7, exact=2e-9)).is_equal
+
+
+def test_a_large_difference_in_a_narrow_dtype_alone_is_undecided():
+    found = difference(runs(own=0.5, exact=1e-16, rounding=0.01, dtype=torch.bfloat16))
+    assert found.status == "undecided"
+    assert "bfloat16" in found.why
+
+
+def test_a_model_that_does_not_run_in_float64_is_decided_by_large_differences_alone():
+    def without(own):
+        inner = runs(own=own, exact=0)
+
+        def run(is_exact):
+            if is_exact:
+                raise RuntimeError("no float64 kernel")
+            return inner(False)
+
+        return run
+
+    assert difference(without(0.5)).status == "different"
+    found = difference(without(1e-6))
+    assert found.status == "undecided"
+    assert "no float64 kernel" in found.why
+
+
+def test_nan_is_undecided_and_a_new_nan_has_difference():
+    ones, nan = torch.ones(3, 2), torch.full((3, 2), float("nan"))
+    assert difference(lambda _: ({"output": nan}, {"output": nan})).status == "undecided"
+    assert difference(lambda exact: ({"output": ones}, {"output": nan})).status == "different"
+
+
+def test_differences_are_relative_to_the_largest_number():
+    first, second = torch.tensor([[100.0], [1.0]]), torch.tensor([[100.0], [2.0]])
+    assert relative(first, second).tolist() == [0.0, 0.01]
+
+
+@pytest.mark.parametrize("large", [torch.finfo(torch.float64).min, -3e38, -1e9])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_a_number_far_larger_than_the_others_is_no_scale_for_them(large, columns):
+    """Words that do not exist have such logits."""
+    first = torch.linspace(1, 2, 20, dtype=torch.float64).reshape(5, 4)
+    first[:, :columns] = large
+    second = first.clone()
+    second[2, 3] += 0.5
+    assert relative(first, first).tolist() == [0.0] * 5
+    amounts = relative(first, second)
+    assert amounts[2] > 0.2
+    assert amounts.count_nonzero() == 1
+
+
+def test_a_large_number_is_compared_with_itself():
+    first = torch.tensor([[1e9, 1.0], [1e9, 2.0]], dtype=torch.float64)
+    assert float(relative(first, first + torch.tensor([0.5, 0.0]))[0]) == pytest.approx(5e-10)
+    assert float(relative(first, first * torch.tensor([2.0, 1.0]))[0]) == pytest.approx(0.5)
+
+
+def test_imaginary_parts_are_numbers_too():
+    first = torch.tensor([[1 + 1j], [2 + 0j], [1 + 2j]])
+    second = torch.tensor([[1 + 1j], [2 + 1j], [1 + 2j]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert relative(first, second).tolist() == [0.0, 0.5, 0.0]

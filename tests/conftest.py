@@ -29,6 +29,7 @@ from sampled import pytest_collection_modifyitems  # noqa: F401 - a hook
 from torture.counts import print_counts
 
 from attnscope.checkpoints.checkpoint import find_checkpoint
+from attnscope.observe.axes import budget
 
 # Workers that share the cores compute with one thread each, as do the processes that they start.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -40,6 +41,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.load_profile("few")  # unless --hypothesis-profile names another
+
+# How busy the machine is decides no test: the search for the names of axes has time to end.
+budget.SECONDS *= 10
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -43,7 +43,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.load_profile("few")  # unless --hypothesis-profile names another
 
 # How busy the machine is decides no test: the search for the names of axes has time to end.
-budget.SECONDS *= 10
+budget.SECONDS *= 3
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -38,7 +38,6 @@ NOT_YET = {
     "comparison": {"heads", "maps", "textbook", "weights"},
     "heads": {"maps"},
     "maps": {"heads"},
-    "implementations": {"comparison"},
     "document": {"render"},
 }
 """Imports of these packages that the rules do not allow; none is to be added."""

@@ -17,9 +17,9 @@ from attnscope.text import described, nearest
 
 if TYPE_CHECKING:
     from attnscope.comparison.map_differences import HeadDifferences, MapDifferences
-    from attnscope.comparison.result import WeightCopy
     from attnscope.implementations.implementation import Side
     from attnscope.implementations.options import Pairing
+    from attnscope.implementations.weight_copy import WeightCopy
     from attnscope.textbook.options import Stages
 
 Texts = Sequence[str] | Mapping[str, Any]

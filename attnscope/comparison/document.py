@@ -13,12 +13,12 @@ from attnscope.comparison.result import (
     Comparison,
     Divergence,
     Site,
-    WeightCopy,
 )
 from attnscope.document.blocks import Block, Heading, Notices, Table, Verdict
 from attnscope.document.columns import Column
 from attnscope.document.styles import AXIS_STYLES, GOOD, WIDTH_STYLE, WRONG
 from attnscope.document.text import shorten
+from attnscope.implementations.weight_copy import WeightCopy
 from attnscope.process.files import place_text
 from attnscope.units import difference_text, shape_text
 

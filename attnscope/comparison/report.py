@@ -33,11 +33,12 @@ from attnscope.comparison.divergence.first_difference import (
 )
 from attnscope.comparison.divergence.state import UNCHANGED, State, n_head_of
 from attnscope.comparison.finite import require_finite, undecided_because
-from attnscope.comparison.result import ComparedTensor, Comparison, Site, WeightCopy
+from attnscope.comparison.result import ComparedTensor, Comparison, Site
 from attnscope.document.result import Check
 from attnscope.errors import SizeError
 from attnscope.implementations.implementation import Recorded, Side
 from attnscope.implementations.options import Pairing
+from attnscope.implementations.weight_copy import WeightCopy
 from attnscope.observe.operators.anatomy import NoAttentionError, Role
 from attnscope.observe.operators.operands import axis_of_positions, has_sequence_for_each_input, tokens
 from attnscope.observe.operators.tape import Value

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnscope.document.result import Check, Part, Result
 from attnscope.errors import no_such_part
+from attnscope.implementations.weight_copy import WeightCopy
 from attnscope.text import shortened
 from attnscope.units import difference_text
 
@@ -85,41 +86,6 @@ class Divergence:
     explanation: str | None
     rest: float | None
     largest: float | None = None
-
-
-@dataclass(frozen=True)
-class WeightCopy:
-    """Weights that both sides have: one side's were copied to the other.
-
-    Attributes:
-        role: `W_Q`, `b_Q` and so on; None if they were copied by name or shape.
-        a, a_part: the parameter of a, and which part of it.
-        b, b_part: the parameter of b, and which part of it.
-        shape: the shape of the part.
-        a_elements, b_elements: the flat index of its elements in both; None: all.
-    """
-
-    role: str | None
-    a: str
-    a_part: str
-    b: str
-    b_part: str
-    shape: tuple[int, ...]
-    a_elements: Any = field(default=None, repr=False, compare=False)
-    b_elements: Any = field(default=None, repr=False, compare=False)
-
-    def reversed(self) -> WeightCopy:
-        """Return the same weights with a and b exchanged."""
-        return WeightCopy(
-            self.role,
-            self.b,
-            self.b_part,
-            self.a,
-            self.a_part,
-            self.shape,
-            self.b_elements,
-            self.a_elements,
-        )
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,7 +12,7 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from attnscope.comparison.result import WeightCopy
+from attnscope.implementations.weight_copy import WeightCopy
 
 NEAREST, FURTHEST = 0.25, 0.75
 """How far drawn values are from the constant, as a part of it: none stays, and no gain turns over."""

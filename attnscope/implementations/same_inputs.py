@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from attnscope.comparison.result import WeightCopy
 from attnscope.dtypes import FLOATS
 from attnscope.errors import OptionError
 from attnscope.implementations.code import code_side, constructor_names, count_positions, parameter_names
@@ -18,6 +17,7 @@ from attnscope.implementations.layer import layer_side, sizes_for
 from attnscope.implementations.options import Pairing, by_name
 from attnscope.implementations.parameters import matched, role_of
 from attnscope.implementations.references import mha_side, sdpa_side
+from attnscope.implementations.weight_copy import WeightCopy
 from attnscope.implementations.weights import copy_weights
 from attnscope.models.attention_layer import AttentionLayer
 from attnscope.observe.operators.anatomy import Anatomy, NoAttentionError

@@ -10,8 +10,8 @@ from math import prod
 import torch
 from torch import nn
 
-from attnscope.comparison.result import WeightCopy
 from attnscope.errors import OptionError
+from attnscope.implementations.weight_copy import WeightCopy
 from attnscope.observe.operators.anatomy import Anatomy, Projection, leaf
 from attnscope.observe.operators.chain import calls_before
 from attnscope.observe.operators.follow import followed

@@ -15,7 +15,7 @@ from attnscope.errors import warn_idle
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.options import CostOptions
 from attnscope.model_card.result import Card
-from attnscope.options import keywords, option
+from attnscope.options import option
 
 EXAMPLES = {
     "attnscope card minilm": "the bundled model",
@@ -52,7 +52,7 @@ def card(
     output: CardOutput,
 ) -> int:
     """Run `attnscope card` and return its exit status."""
-    from attnscope.model_card.card import card, cards
+    from attnscope.model_card.card import card_of, cards_of
 
     plot = output.plot
     if plot is not None:
@@ -68,9 +68,9 @@ def card(
     with shown_progress() as progress:
         result: Card | Cards
         if len(models) == 1:
-            result = card(models[0], **keywords(cost), progress=progress)
+            result = card_of(models[0], cost, progress)
         else:
-            result = cards(models, **keywords(cost), progress=progress)
+            result = cards_of(models, cost, progress)
     with written_first(lambda: draw(result, plot, force=output.force)):
         print_result(result, output)
     return 1 if result.differs else 0

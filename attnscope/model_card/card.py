@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import ceil
@@ -16,14 +16,14 @@ from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_m
 from attnscope.document.result import Finding
 from attnscope.errors import ModelError, OptionError
 from attnscope.model_card.anatomy import Anatomy, LayerAnatomy, LayerCache
-from attnscope.model_card.cache_dtype import BYTES, DTYPES, CacheDtype, CheckpointDtype, checkpoint_dtype
+from attnscope.model_card.cache_dtype import BYTES, CacheDtype, CheckpointDtype, checkpoint_dtype
 from attnscope.model_card.capacity import largest_batch, longest_context
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.draft import draft_layer, number_of_drafts
 from attnscope.model_card.from_tensors import anatomy_of_checkpoint, contradictions
 from attnscope.model_card.kv_cache import Reserves, needed, reserved
 from attnscope.model_card.model_types import with_known_types
-from attnscope.model_card.options import CostOptions, bytes_of, device_of, tokens_of
+from attnscope.model_card.options import CostOptions
 from attnscope.model_card.parallel import of_one_device
 from attnscope.model_card.result import (
     CacheCheck,
@@ -38,7 +38,7 @@ from attnscope.model_card.result import (
 )
 from attnscope.model_card.tensor_parts import DRAFT
 from attnscope.model_card.weights import count_weights
-from attnscope.model_card.work import Device, work_of
+from attnscope.model_card.work import work_of
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.text import shortened
 from attnscope.units import bytes_text, count_text
@@ -104,24 +104,11 @@ def card(
         ModelError: there is no such model, or what its cache is cannot be decided.
         OptionError: an option does not apply to this model.
     """
-    request = _request(
-        context=context,
-        batch=batch,
-        dtype=dtype,
-        dtype_k=dtype_k,
-        dtype_v=dtype_v,
-        memory=memory,
-        cache_memory=cache_memory,
-        weights=weights,
-        weights_dtype=weights_dtype,
-        tensor_parallel=tensor_parallel,
-        engine_step=engine_step,
-        flops=flops,
-        bandwidth=bandwidth,
-        source=source,
+    cost = CostOptions(
+        *(context, batch, dtype, dtype_k, dtype_v, memory, cache_memory, weights, weights_dtype),  # type: ignore[arg-type]
+        *(tensor_parallel, engine_step, flops, bandwidth, source, like, verify),  # type: ignore[arg-type]
     )
-    known = _read(model, like, request.needs_weights or verify, progress)
-    return _card(known, request, _checks(known, progress) if verify else _Checks())
+    return card_of(model, cost, progress)
 
 
 def cards(
@@ -159,43 +146,42 @@ def cards(
     """
     if len(models) == 1 and not isinstance(models[0], str | PathLike | dict):
         models = _several(models[0])
-    request = _request(
-        context=context,
-        batch=batch,
-        dtype=dtype,
-        dtype_k=dtype_k,
-        dtype_v=dtype_v,
-        memory=memory,
-        cache_memory=cache_memory,
-        weights=weights,
-        weights_dtype=weights_dtype,
-        tensor_parallel=tensor_parallel,
-        engine_step=engine_step,
-        flops=flops,
-        bandwidth=bandwidth,
-        source=source,
+    cost = CostOptions(
+        *(context, batch, dtype, dtype_k, dtype_v, memory, cache_memory, weights, weights_dtype),  # type: ignore[arg-type]
+        *(tensor_parallel, engine_step, flops, bandwidth, source, like, verify),  # type: ignore[arg-type]
     )
+    return cards_of(models, cost, progress)
+
+
+def card_of(model: Any, cost: CostOptions, progress: Progress) -> Card:
+    """Read a model's headers and config.json, and compute its card."""
+    cost.check()
+    known = _read(model, cost, progress)
+    return _card(known, cost, _context(known.anatomy, cost.n_tokens), progress)
+
+
+def cards_of(models: Sequence[Any], cost: CostOptions, progress: Progress) -> Cards:
+    """Read several models, and compute their cards for the same context."""
+    cost.check()
     known = []
     for each in models:
         with _names(each):
-            known.append(_read(each, like, request.needs_weights or verify, progress))
-            _context(known[-1].anatomy, request.n_tokens)
+            known.append(_read(each, cost, progress))
+            _context(known[-1].anatomy, cost.n_tokens)
     if not known:
         raise OptionError("there are no models to compare.", hint="attnscope.cards(['minilm'])")
-    if request.n_tokens is None:
-        shortest = min(_context(each.anatomy, None) for each in known)
-        request = replace(request, n_tokens=shortest)
-    if source is not None and not any(each.anatomy.reads_source for each in known):
+    n_tokens = min(_context(each.anatomy, cost.n_tokens) for each in known)
+    if cost.source is not None and not any(each.anatomy.reads_source for each in known):
         raise OptionError("none of the models has an encoder, so --source does not apply.")
     found = []
     for name, model in zip(models, known, strict=True):
-        own = request if model.anatomy.reads_source else replace(request, source=None)
+        own = cost if model.anatomy.reads_source else replace(cost, source=None)
         with _names(name):
-            found.append(_card(model, own, _checks(model, progress) if verify else _Checks()))
+            found.append(_card(model, own, n_tokens, progress))
     names = [Path(each.name).resolve().name if Path(each.name).exists() else each.name for each in known]
     if len({*names}) < len(names):
         names = [each.name for each in known]
-    return Cards(names, found, found[0].context, batch)
+    return Cards(names, found, found[0].context, cost.batch)
 
 
 def _several(models: Any) -> tuple[Any, ...]:
@@ -205,121 +191,6 @@ def _several(models: Any) -> tuple[Any, ...]:
     if isinstance(models, bytes | bytearray) or not isinstance(models, Iterable):
         raise OptionError(f"models is {shortened(repr(models))}, but takes several models.")
     return tuple(models)
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What the cost is computed for.
-
-    Attributes:
-        n_tokens: the tokens of each sequence; None: the longest that the model was made for.
-        batch: the number of sequences.
-        dtype: of keys and values; None: what the checkpoint says.
-        memory: the bytes that weights and caches must fit into; None: no limit.
-        cache_memory: the bytes that caches alone must fit into; None: no limit.
-        weights: the bytes of all weights; None: those of the files.
-        weights_dtype: the dtype of all weights; None: that of the files.
-        n_device: the devices that share the heads.
-        step: the tokens that an engine processes at once; None: its default.
-        device: what runs the model; None: it is not known.
-        source: the tokens of the encoder; None: as many as those of a sequence.
-    """
-
-    n_tokens: int | None
-    batch: int
-    dtype: CacheDtype | None
-    memory: int | None
-    cache_memory: int | None
-    weights: int | None
-    weights_dtype: str | None
-    n_device: int
-    step: int | None
-    device: Device | None
-    source: int | None
-
-    @property
-    def needs_weights(self) -> bool:
-        """Whether the size of the weights decides something, and the files must say it."""
-        return self.memory is not None and self.weights is None
-
-
-def _request(**keywords: Any) -> _Request:
-    """Return what the cost is computed for; keywords are those of `card`.
-
-    Raises:
-        OptionError: one is out of range, or two exclude each other.
-    """
-    options = CostOptions(**keywords)
-    for name, least in (("batch", 1), ("tensor_parallel", 1), ("engine_step", 1)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            flag = f"--{name.replace('_', '-')}"
-            raise OptionError(
-                f"{flag} is {value}, but must be at least {least}.", hint=f"{flag} {least}"
-            )
-    if options.memory is not None and options.cache_memory is not None:
-        raise OptionError(
-            "--memory has weights and caches, --cache-memory caches alone: they exclude each other.",
-            hint="one of them",
-        )
-    if options.weights is not None and options.weights_dtype is not None:
-        raise OptionError(
-            "--weights and --weights-dtype both say the size of the weights.", hint="one of them"
-        )
-    device = device_of(options.flops, options.bandwidth)
-    if device is not None and options.tensor_parallel > 1:
-        raise OptionError(
-            "--flops and --bandwidth are those of one device that runs the whole model, so"
-            " --tensor-parallel does not apply.",
-            hint="one of both",
-        )
-    for name, known in (
-        ("dtype", DTYPES),
-        ("dtype_k", DTYPES),
-        ("dtype_v", DTYPES),
-        ("weights_dtype", BYTES),
-    ):
-        value = getattr(options, name)
-        if value is not None and value not in known:
-            what = "weights" if name == "weights_dtype" else "keys and values"
-            raise OptionError(
-                f"{value!r} is not a dtype of {what}.",
-                hint=f"--{name.replace('_', '-')} {', '.join(known)}",
-            )
-
-    def n_bytes(name: str, example: str) -> int | None:
-        value = getattr(options, name)
-        return None if value is None else bytes_of(value, f"--{name.replace('_', '-')}", example)
-
-    return _Request(
-        None if options.context is None else tokens_of(options.context),
-        options.batch,
-        _dtype(options),
-        n_bytes("memory", "80G"),
-        n_bytes("cache_memory", "10G"),
-        n_bytes("weights", "15GiB"),
-        options.weights_dtype,
-        options.tensor_parallel,
-        options.engine_step,
-        device,
-        options.source,
-    )
-
-
-def _dtype(options: CostOptions) -> CacheDtype | None:
-    """Return the dtype that options say; None: they do not."""
-    k, v = options.dtype_k or options.dtype, options.dtype_v or options.dtype
-    if options.dtype is not None and options.dtype_k is not None and options.dtype_v is not None:
-        raise OptionError(
-            "--dtype is idle beside --dtype-k and --dtype-v.", hint="--dtype-k q8_0 --dtype-v q4_0"
-        )
-    if (k is None) != (v is None):
-        known, other = ("v", "k") if k is None else ("k", "v")
-        raise OptionError(
-            f"--dtype-{known} needs --dtype-{other}, or --dtype for the other one.",
-            hint="--dtype-k q8_0 --dtype-v q4_0",
-        )
-    return None if k is None or v is None else CacheDtype(k, v)
 
 
 @contextmanager
@@ -371,15 +242,8 @@ class _Model:
     named: str | None = None
 
 
-def _read(model: Any, like: str | None, build: bool, progress: Progress) -> _Model:
-    """Read what config.json and the headers of a model say.
-
-    Args:
-        model, like: as for `card`.
-        build: whether transformers builds it without values, to count weights that config.json alone
-            does not say.
-        progress: called with the progress of the work.
-    """
+def _read(model: Any, cost: CostOptions, progress: Progress) -> _Model:
+    """Read what config.json and the headers of a model say."""
     headers: Headers | None = None
     missing: tuple[str, ...] = ()
     n_bytes, beside = None, None
@@ -390,12 +254,12 @@ def _read(model: Any, like: str | None, build: bool, progress: Progress) -> _Mod
         name, original, beside = files.name, files.config(), files.quantisation()
     else:
         name, original = configuration_of(model)
-    typed = None if original is None else with_known_types(original, like)
+    typed = None if original is None else with_known_types(original, cost.like)
     config = None if typed is None else typed.config
     try:
         anatomy, read_from, findings = _anatomy(config, headers)
     except ModelError:
-        if typed is None or not typed.notices or like is not None:
+        if typed is None or not typed.notices or cost.like is not None:
             raise
         config, typed = original, None  # its tensors may say it
         anatomy, read_from, findings = _anatomy(config, headers)
@@ -404,6 +268,7 @@ def _read(model: Any, like: str | None, build: bool, progress: Progress) -> _Mod
     if typed is not None and typed.by_fields and headers is None:
         why = "the weights are not counted: only the fields of attention are known"
     else:
+        build = cost.verify or (cost.memory is not None and cost.weights is None)
         weights, why = _weights(config, beside, headers, anatomy, build, progress)
     cache_dtype = None if config is None else checkpoint_dtype(config, beside)
     notices = (*(typed.notices if typed is not None else ()), *missing)
@@ -447,9 +312,7 @@ class _Caches:
         layers: those of one device, with cross-attention.
         dtype: of the keys and values.
         n_source: the tokens of the encoder.
-        batch: the number of sequences.
-        step: the tokens that an engine processes at once; None: its default.
-        n_device: the devices that share the heads.
+        cost: the sequences, the devices that share the heads, and an engine's tokens at once.
         config: the part of config.json for text; empty: there is none.
     """
 
@@ -457,9 +320,7 @@ class _Caches:
     layers: tuple[LayerAnatomy, ...]
     dtype: CacheDtype
     n_source: int
-    batch: int
-    step: int | None
-    n_device: int
+    cost: CostOptions
     config: Config
 
     def of_one(self, n_tokens: int) -> int:
@@ -475,10 +336,10 @@ class _Caches:
         if not self.of_one(1):
             return Reserves([], {})
         found = reserved(
-            *(self.layers, n_tokens, self.dtype, self.batch, self.n_source),
+            *(self.layers, n_tokens, self.dtype, self.cost.batch, self.n_source),
             *(self.anatomy.model_type, self.config),
             is_gguf=self.anatomy.is_gguf,
-            step=self.step,
+            step=self.cost.engine_step,
         )
         if not found.rows:
             why = "".join(f", and {each}" for each in found.missing.values())
@@ -488,21 +349,22 @@ class _Caches:
         return found
 
 
-def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
-    """Return the card of a model."""
-    anatomy, batch = model.anatomy, request.batch
-    if request.weights is None and request.weights_dtype is None:
-        request = replace(request, weights=model.n_bytes)
-    weights = _resized(model.weights, request)
-    n_tokens = _context(anatomy, request.n_tokens)
-    if request.source is not None and not anatomy.reads_source:
+def _card(model: _Model, cost: CostOptions, n_tokens: int, progress: Progress) -> Card:
+    """Compute the card of a model, for so many tokens."""
+    checks = _checks(model, progress) if cost.verify else _Checks()
+    anatomy, batch = model.anatomy, cost.batch
+    n_bytes = (
+        model.n_bytes if cost.weights is None and cost.weights_dtype is None else cost.weights_bytes
+    )
+    weights = _resized(model.weights, n_bytes, cost.weights_dtype)
+    if cost.source is not None and not anatomy.reads_source:
         raise OptionError(f"{model.name} has no encoder, so --source does not apply.", hint="--context")
-    n_source = request.source or (anatomy.n_source or n_tokens if anatomy.cross else 0)
-    dtype, dtype_from = _cache_dtype(model, request)
+    n_source = cost.source or (anatomy.n_source or n_tokens if anatomy.cross else 0)
+    dtype, dtype_from = _cache_dtype(model, cost)
     whole = (*anatomy.layers, *anatomy.cross)
-    layers = of_one_device(whole, request.n_device)
+    layers = of_one_device(whole, cost.tensor_parallel)
     config = {} if model.config is None else text_part(model.config)
-    caches = _Caches(anatomy, layers, dtype, n_source, batch, request.step, request.n_device, config)
+    caches = _Caches(anatomy, layers, dtype, n_source, cost, config)
     work = work_of(
         anatomy,
         n_tokens,
@@ -511,11 +373,12 @@ def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
         BYTES.get(anatomy.dtype or ASSUMED, BYTES[ASSUMED]),
         n_source=n_source,
         weights=weights,
-        device=request.device,
+        device=cost.device,
     )
-    fit, why_not = _fit(caches, model, weights, request, n_tokens)
+    total = n_bytes or (None if weights is None else weights.n_bytes)
+    fit, why_not = _fit(caches, cost, total, n_tokens)
     notices = [*_notices(model, weights, n_tokens), *why_not]
-    notices.extend(_of_request(model, request, dtype, dtype_from))
+    notices.extend(_of_options(model, cost, weights, dtype, dtype_from))
     if anatomy.reads_source and not n_source:
         notices.append("keys and values of images are not counted (--source: the tokens of images)")
     return Card(
@@ -531,9 +394,9 @@ def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
         batch=batch,
         cache_dtype=dtype.name,
         cache_dtype_from=dtype_from,
-        n_device=request.n_device,
+        n_device=cost.tensor_parallel,
         draft=_draft(model, caches, n_tokens),
-        kinds=_kinds(anatomy, n_tokens, n_source, batch, dtype, request.n_device),
+        kinds=_kinds(anatomy, n_tokens, n_source, batch, dtype, cost.tensor_parallel),
         reserved=caches.reserved(n_tokens).rows,
         unreserved=caches.reserved(n_tokens).missing,
         weights=weights,
@@ -580,22 +443,22 @@ def _draft(model: _Model, caches: _Caches, n_tokens: int) -> Draft | None:
         found = replace(found, n_parameter=size.n_parameter, n_bytes=size.n_bytes)
     if (layer := draft_layer(model.config or {}, model.anatomy, model.named)) is None:
         return found
-    (own,) = of_one_device((layer,), caches.n_device)
+    (own,) = of_one_device((layer,), caches.cost.tensor_parallel)
     per_token = LayerCache(own.cache.per_token, per_token_float32=own.cache.per_token_float32)
     itemsize = caches.dtype.itemsize(layer)
     return replace(
         found,
         kind=layer.kind,
         bytes_per_token=per_token.nbytes(1, itemsize) * count,
-        cache_bytes=own.cache.nbytes(n_tokens, itemsize) * count * caches.batch,
+        cache_bytes=own.cache.nbytes(n_tokens, itemsize) * count * caches.cost.batch,
     )
 
 
-def _cache_dtype(model: _Model, request: _Request) -> tuple[CacheDtype, str]:
+def _cache_dtype(model: _Model, cost: CostOptions) -> tuple[CacheDtype, str]:
     """Return the dtype of keys and values, and where that is said."""
     of_config = model.anatomy.dtype
-    if request.dtype is not None:
-        return request.dtype, "--dtype"
+    if cost.cache_dtype is not None:
+        return cost.cache_dtype, "--dtype"
     if model.cache_dtype is not None and model.cache_dtype.dtype is not None:
         return CacheDtype.both(model.cache_dtype.dtype), model.cache_dtype.field
     if of_config in BYTES:
@@ -603,17 +466,19 @@ def _cache_dtype(model: _Model, request: _Request) -> tuple[CacheDtype, str]:
     return CacheDtype.both(ASSUMED), "assumed"
 
 
-def _resized(weights: WeightsCount | None, request: _Request) -> WeightsCount | None:
-    """Return the sizes of the weights with the dtype or the bytes that were given instead."""
-    if weights is None or (request.weights is None and request.weights_dtype is None):
+def _resized(
+    weights: WeightsCount | None, n_bytes: int | None, dtype: str | None
+) -> WeightsCount | None:
+    """Resize the weights to the bytes or the dtype that are given instead of their own."""
+    if weights is None or (n_bytes is None and dtype is None):
         return weights
     total = weights.n_parameter
-    n_bytes = request.weights or total * BYTES[request.weights_dtype or ASSUMED]
+    n_bytes = n_bytes or total * BYTES[dtype or ASSUMED]
 
     def share(part: PartCount) -> PartCount:
         return replace(part, n_bytes=part.n_parameter * n_bytes // max(total, 1))
 
-    name = request.weights_dtype or "a given size"
+    name = dtype or "a given size"
     return replace(
         weights,
         attention=tuple(map(share, weights.attention)),
@@ -623,7 +488,9 @@ def _resized(weights: WeightsCount | None, request: _Request) -> WeightsCount | 
     )
 
 
-def _of_request(model: _Model, request: _Request, dtype: CacheDtype, dtype_from: str) -> Iterator[str]:
+def _of_options(
+    model: _Model, cost: CostOptions, weights: WeightsCount | None, dtype: CacheDtype, dtype_from: str
+) -> Iterator[str]:
     """Yield what the reader should know about options, and about the dtype of the cache."""
     anatomy, found = model.anatomy, model.cache_dtype
     if dtype_from == "assumed" and anatomy.cache_layers:
@@ -634,10 +501,9 @@ def _of_request(model: _Model, request: _Request, dtype: CacheDtype, dtype_from:
             f"{found.field} asks for keys and values in {found.value}, whose size is not known here:"
             f" {dtype.name} is counted (--dtype)"
         )
-    weights = _resized(model.weights, request)
-    if request.device is not None and (weights is None or weights.n_bytes is None):
+    if cost.device is not None and (weights is None or weights.n_bytes is None):
         yield "one more token has no time, as the size of the weights is not known (--weights)"
-    if request.step is not None and not any(each.cache.window for each in anatomy.cache_layers):
+    if cost.engine_step is not None and not any(each.cache.window for each in anatomy.cache_layers):
         yield "--engine-step changes nothing: no layer has a window"
 
 
@@ -677,7 +543,7 @@ def _curve(caches: _Caches, n_tokens: int) -> list[CurvePoint]:
     points = []
     for length in sorted({max(1, n_tokens >> times) for times in range(HALVED + 1)}):
         by_engine = {each.engine: each.n_bytes for each in caches.reserved(length).rows}
-        points.append(CurvePoint(length, caches.of_one(length) * caches.batch, by_engine))
+        points.append(CurvePoint(length, caches.of_one(length) * caches.cost.batch, by_engine))
     return points if caches.of_one(1) else []
 
 
@@ -747,7 +613,8 @@ def _weights(
         beside: the content of hf_quant_config.json.
         headers: of the weights, which are counted if they are there.
         anatomy: of the model's attention.
-        build: as for `_read`.
+        build: whether transformers builds the model without values, to count weights that config.json
+            alone does not say.
         progress: called with the progress of the work.
     """
     if headers is not None:
@@ -835,27 +702,33 @@ def _kinds(
 
 
 def _fit(
-    caches: _Caches, model: _Model, weights: WeightsCount | None, request: _Request, n_tokens: int
+    caches: _Caches, cost: CostOptions, weights: int | None, n_tokens: int
 ) -> tuple[Fit | None, tuple[str, ...]]:
-    """Return what fits into a memory, None if that is not known or none was named; and why."""
-    memory = request.memory or request.cache_memory
+    """Return what fits into a memory, None if that is not known or none was named; and why.
+
+    Args:
+        caches: the keys and values.
+        cost: the memory, and what it is for.
+        weights: the bytes of all weights; None: not known.
+        n_tokens: the tokens of a sequence.
+    """
+    memory = cost.memory_bytes or cost.cache_memory_bytes
     if memory is None:
         return None, ()
-    flag = "--cache-memory" if request.memory is None else "--memory"
+    flag = "--cache-memory" if cost.memory is None else "--memory"
     if not caches.of_one(1):
         return None, (f"it keeps no keys and values, so {flag} does not apply",)
     taken = 0
-    if request.memory is not None:
-        total = request.weights or (weights.n_bytes if weights is not None else None)
-        if total is None:
+    if cost.memory is not None:
+        if weights is None:
             return None, ("what fits is not known, as the size of the weights is not (--weights)",)
-        taken = ceil(total / request.n_device)
+        taken = ceil(weights / cost.tensor_parallel)
     free = memory - taken
     fit = Fit(
         memory,
         taken,
-        longest_context(caches.of_one, free, request.batch),
+        longest_context(caches.of_one, free, cost.batch),
         largest_batch(caches.of_one, free, n_tokens),
-        cache_only=request.memory is None,
+        cache_only=cost.memory is None,
     )
     return fit, ()

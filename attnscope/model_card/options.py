@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from attnscope.errors import OptionError
-from attnscope.model_card.cache_dtype import BYTES, DTYPES
+from attnscope.model_card.cache_dtype import BYTES, DTYPES, CacheDtype
 from attnscope.model_card.work import Device
 from attnscope.options import option
 from attnscope.text import shortened
@@ -22,7 +22,7 @@ MOST, MOST_FLOPS = 2**50, 10**20
 
 @dataclass(frozen=True)
 class CostOptions:
-    """What the cost is computed for."""
+    """What the cost is computed for: as it was written, and by properties as numbers."""
 
     context: str | None = option(
         "Tokens of each sequence: 4096, 128k (k is 1024).",
@@ -95,42 +95,110 @@ class CostOptions:
         common=True,
     )
 
+    def check(self) -> None:
+        """Raise an OptionError if an option is out of range, or two exclude each other."""
+        for name in ("batch", "tensor_parallel", "engine_step"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                flag = _flag(name)
+                raise OptionError(f"{flag} is {value}, but must be at least 1.", hint=f"{flag} 1")
+        if self.memory is not None and self.cache_memory is not None:
+            raise OptionError(
+                "--memory has weights and caches, --cache-memory caches alone: they exclude each other.",
+                hint="one of them",
+            )
+        if self.weights is not None and self.weights_dtype is not None:
+            raise OptionError(
+                "--weights and --weights-dtype both say the size of the weights.", hint="one of them"
+            )
+        if self.device is not None and self.tensor_parallel > 1:
+            raise OptionError(
+                "--flops and --bandwidth are those of one device that runs the whole model, so"
+                " --tensor-parallel does not apply.",
+                hint="one of both",
+            )
+        for name in ("dtype", "dtype_k", "dtype_v", "weights_dtype"):
+            of_weights = name == "weights_dtype"
+            value, known = getattr(self, name), tuple(BYTES) if of_weights else DTYPES
+            if value is not None and value not in known:
+                what = "weights" if of_weights else "keys and values"
+                raise OptionError(
+                    f"{value!r} is not a dtype of {what}.", hint=f"{_flag(name)} {', '.join(known)}"
+                )
+        _ = self.n_tokens, self.cache_dtype  # each raises an error of its own
+        _ = self.memory_bytes, self.cache_memory_bytes, self.weights_bytes
 
-def tokens_of(text: str | int) -> int:
-    """Return a number of tokens: `128k` is 131,072."""
-    return _number("--context", text, TOKENS, "128k")
+    @property
+    def n_tokens(self) -> int | None:
+        """Tokens of each sequence: `128k` is 131,072; None: the most that the model was made for."""
+        return self._number("context", TOKENS, "128k")
+
+    @property
+    def cache_dtype(self) -> CacheDtype | None:
+        """The dtype of keys and values; None: what the checkpoint says."""
+        k, v = self.dtype_k or self.dtype, self.dtype_v or self.dtype
+        if self.dtype is not None and self.dtype_k is not None and self.dtype_v is not None:
+            raise OptionError(
+                "--dtype is idle beside --dtype-k and --dtype-v.", hint="--dtype-k q8_0 --dtype-v q4_0"
+            )
+        if (k is None) != (v is None):
+            known, other = ("v", "k") if k is None else ("k", "v")
+            raise OptionError(
+                f"--dtype-{known} needs --dtype-{other}, or --dtype for the other one.",
+                hint="--dtype-k q8_0 --dtype-v q4_0",
+            )
+        return None if k is None or v is None else CacheDtype(k, v)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The bytes that weights and caches must fit into: `80G` is 80 × 2^30; None: no limit."""
+        return self._number("memory", SIZES, "80G")
+
+    @property
+    def cache_memory_bytes(self) -> int | None:
+        """The bytes that caches alone must fit into; None: no limit."""
+        return self._number("cache_memory", SIZES, "10G")
+
+    @property
+    def weights_bytes(self) -> int | None:
+        """The bytes of all weights; None: those of the files."""
+        return self._number("weights", SIZES, "15GiB")
+
+    @property
+    def device(self) -> Device | None:
+        """What runs the model; None: it is not known.
+
+        Raises:
+            OptionError: only one of its two rates is given.
+        """
+        if (self.flops is None) != (self.bandwidth is None):
+            raise OptionError(
+                "what bounds a token needs both --flops and --bandwidth.",
+                hint="--flops 989T --bandwidth 3.35TB",
+            )
+        flops = self._number("flops", RATES, "989T", MOST_FLOPS)
+        bandwidth = self._number("bandwidth", SIZES, "3.35TB")
+        return None if flops is None or bandwidth is None else Device(flops, bandwidth)
+
+    def _number(self, name: str, units: dict[str, int], example: str, most: int = MOST) -> int | None:
+        """Read the amount that an option has, such as `3.35TB`; None: it has none."""
+        value = getattr(self, name)
+        if value is None:
+            return None
+        text, flag = str(value), _flag(name)
+        found = re.fullmatch(r"(\d{1,16})(?:\.(\d{1,9}))?\s*([a-z]*)", text.strip().lower())
+        if found is None or found[3] not in units:
+            raise OptionError(f"{flag} {shortened(text)!r} is not an amount.", hint=f"{flag} {example}")
+        n = int(found[1]) * units[found[3]]
+        if found[2]:
+            n += int(found[2]) * units[found[3]] // 10 ** len(found[2])
+        if not 1 <= n <= most:
+            limit = "2^50" if most == MOST else "10^20"
+            raise OptionError(
+                f"{flag} {shortened(text)} must be from 1 to {limit}.", hint=f"{flag} {example}"
+            )
+        return n
 
 
-def bytes_of(text: str | int, flag: str = "--memory", example: str = "80G") -> int:
-    """Return a number of bytes: `80G` is 80 × 2^30."""
-    return _number(flag, text, SIZES, example)
-
-
-def device_of(flops: str | int | None, bandwidth: str | int | None) -> Device | None:
-    """Return the device that two options describe; None if neither is given."""
-    if flops is None and bandwidth is None:
-        return None
-    if flops is None or bandwidth is None:
-        raise OptionError(
-            "what bounds a token needs both --flops and --bandwidth.",
-            hint="--flops 989T --bandwidth 3.35TB",
-        )
-    return Device(
-        _number("--flops", flops, RATES, "989T", MOST_FLOPS),
-        _number("--bandwidth", bandwidth, SIZES, "3.35TB"),
-    )
-
-
-def _number(flag: str, text: str | int, units: dict[str, int], example: str, most: int = MOST) -> int:
-    found = re.fullmatch(r"(\d{1,16})(?:\.(\d{1,9}))?\s*([a-z]*)", str(text).strip().lower())
-    if found is None or found[3] not in units:
-        raise OptionError(f"{flag} {shortened(str(text))!r} is not an amount.", hint=f"{flag} {example}")
-    value = int(found[1]) * units[found[3]]
-    if found[2]:
-        value += int(found[2]) * units[found[3]] // 10 ** len(found[2])
-    if not 1 <= value <= most:
-        limit = "2^50" if most == MOST else "10^20"
-        raise OptionError(
-            f"{flag} {shortened(str(text))} must be from 1 to {limit}.", hint=f"{flag} {example}"
-        )
-    return value
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from attnscope.document.result import Check, Stats
     from attnscope.errors import AttnscopeError
     from attnscope.heads.measure_heads import measure_heads
-    from attnscope.heads.result import HeadRow, HeadTable
     from attnscope.load import load
     from attnscope.maps.attention_maps import attention_maps, attention_steps
-    from attnscope.maps.result import AttentionMap, AttentionMaps
     from attnscope.masks.mask import mask
     from attnscope.masks.result import AttentionMask, AttentionMasks
     from attnscope.model_card.card import card, cards
     from attnscope.model_card.cards import Cards
     from attnscope.model_card.result import Card
+    from attnscope.models.heads.result import HeadRow, HeadTable
+    from attnscope.models.maps.result import AttentionMap, AttentionMaps
     from attnscope.observe.calls import trace, trace_call
     from attnscope.observe.trace import Step, Trace
     from attnscope.textbook.compute import compute, dry_run, verify
@@ -49,8 +49,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Audit": "attnscope.auditing.result",
-    "AttentionMap": "attnscope.maps.result",
-    "AttentionMaps": "attnscope.maps.result",
+    "AttentionMap": "attnscope.models.maps.result",
+    "AttentionMaps": "attnscope.models.maps.result",
     "AttentionMask": "attnscope.masks.result",
     "AttentionMasks": "attnscope.masks.result",
     "AttnscopeError": "attnscope.errors",
@@ -59,8 +59,8 @@ _HOMES = {
     "Check": "attnscope.document.result",
     "HeadDifferences": "attnscope.comparison.map_differences",
     "Comparison": "attnscope.comparison.result",
-    "HeadRow": "attnscope.heads.result",
-    "HeadTable": "attnscope.heads.result",
+    "HeadRow": "attnscope.models.heads.result",
+    "HeadTable": "attnscope.models.heads.result",
     "HeadWeights": "attnscope.checkpoints.result",
     "MapDifferences": "attnscope.comparison.map_differences",
     "MultiHeadAttention": "attnscope.attention.mha",

@@ -14,12 +14,12 @@ from attnscope.comparison.map_differences import HeadDifferences
 from attnscope.comparison.result import Comparison
 from attnscope.document.result import Check, Result
 from attnscope.errors import FileError, no_such_file
-from attnscope.heads.result import HeadRow, HeadTable
-from attnscope.maps.result import AttentionMap, AttentionMaps
 from attnscope.masks.planes import MatrixPlane, Plane, RangePlane
 from attnscope.masks.result import AttentionMask, AttentionMasks, Blocks
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.result import Card
+from attnscope.models.heads.result import HeadRow, HeadTable
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
 from attnscope.observe.trace import Trace
 from attnscope.textbook.scaling.result import Scaling

@@ -15,7 +15,7 @@ from attnscope.cli.output import (
 )
 from attnscope.errors import warn_idle
 from attnscope.heads.options import HeadOptions, MetricOptions, OrderOptions, RunOptions, TextOptions
-from attnscope.heads.result import HeadTable
+from attnscope.models.heads.result import HeadTable
 from attnscope.options import keywords
 from attnscope.process.launch import is_first
 

@@ -23,7 +23,7 @@ from attnscope.options import keywords, option
 from attnscope.suggestions import quoted
 
 if TYPE_CHECKING:
-    from attnscope.maps.result import AttentionMaps
+    from attnscope.models.maps.result import AttentionMaps
 
 COPIES_OF_A_FORMAT = {Format.TABLE: 1, Format.CSV: 1, Format.JSON: 20, Format.MARKDOWN: 60}
 """The memory for printing whole maps, as a multiple of the maps' own, which it includes."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attnscope.document.blocks import Block
     from attnscope.document.result import Check, Result
     from attnscope.document.tensor_file import Tensors
-    from attnscope.maps.result import AttentionMaps
+    from attnscope.models.maps.result import AttentionMaps
     from attnscope.observe.trace import Step, Trace
     from attnscope.render.values import Index, Shown
     from attnscope.textbook.example.result import WorkedExample

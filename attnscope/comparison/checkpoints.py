@@ -15,7 +15,7 @@ from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.comparison.map_differences import HeadDifferences
 from attnscope.comparison.weights.difference import CIRCUITS, HINT, LayerDifference, check_comparable
 from attnscope.errors import ModelError, OptionError
-from attnscope.heads.result import HeadRow, head_name
+from attnscope.models.heads.result import HeadRow, head_name
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.text import nearest
 from attnscope.weights.head_weights import find_weights

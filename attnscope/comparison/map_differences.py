@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from attnscope.document.result import Part
-from attnscope.heads.result import HeadMetrics, HeadRow
+from attnscope.models.heads.result import HeadMetrics, HeadRow
 from attnscope.text import shortened
 from attnscope.units import counted, listed
 
 if TYPE_CHECKING:
-    from attnscope.maps.result import AttentionMaps
+    from attnscope.models.maps.result import AttentionMaps
 
 
 class Differences(HeadMetrics):

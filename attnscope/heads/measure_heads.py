@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from attnscope.checkpoints.indices import Indices, parse_indices
 from attnscope.errors import FileError, OptionError
 from attnscope.heads.options import OrderOptions, RunOptions, TextOptions, check_options
-from attnscope.heads.result import HeadTable
+from attnscope.models.heads.result import HeadTable
 from attnscope.process.progress import Progress, silent, stage
 
 if TYPE_CHECKING:
     from attnscope.heads.corpus import Corpus, IterableCorpus
     from attnscope.heads.job import MeasurementJob
     from attnscope.heads.processes import ProcessGroup
-    from attnscope.maps.result import AttentionMaps
+    from attnscope.models.maps.result import AttentionMaps
 
 IN_A_PAGE = 2**25
 """The most weights of a page, in the maps of all heads together."""
@@ -254,9 +254,9 @@ def _check_same(corpus: Corpus | IterableCorpus | None, group: ProcessGroup) -> 
 
 def _page_maps(job: MeasurementJob, text: str) -> tuple[list[AttentionMaps], str | None]:
     """Collect the maps of one text's heads for a page; if they are too large, return the reason."""
-    from attnscope.maps.capture import HeadSelection
-    from attnscope.maps.collect import collect_maps
     from attnscope.models.decode import give_target
+    from attnscope.models.maps.capture import HeadSelection
+    from attnscope.models.maps.collect import collect_maps
     from attnscope.models.token_ids import ids_of, read_ids
     from attnscope.models.tokenize import read_text
 

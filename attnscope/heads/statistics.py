@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from attnscope.heads.result import HeadRow
+from attnscope.models.heads.result import HeadRow
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,1 +1,1 @@
-"""Collect attention maps while a model runs: whole, or pooled block by block."""
+"""Collect the attention maps that a user wants to see: whole, or pooled block by block."""

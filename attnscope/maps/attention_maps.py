@@ -12,11 +12,11 @@ from attnscope.attention.sinks import sink_positions
 from attnscope.checkpoints.indices import Indices
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError, OptionError
-from attnscope.heads.result import HeadTable
 from attnscope.maps.options import HeadOptions, RunOptions, ShownOptions
 from attnscope.maps.query import query_position
 from attnscope.maps.request import MapRequest
-from attnscope.maps.result import AttentionMaps
+from attnscope.models.heads.result import HeadTable
+from attnscope.models.maps.result import AttentionMaps
 from attnscope.models.options import ReadOptions
 from attnscope.models.read_inputs import read_inputs
 from attnscope.observe.trace import Trace
@@ -24,8 +24,8 @@ from attnscope.process.progress import Progress, silent, stage, without_garbage_
 
 if TYPE_CHECKING:
     from attnscope.checkpoints.checkpoint import Checkpoint
-    from attnscope.maps.capture import CollectedMaps, HeadSelection
     from attnscope.maps.pooled import Pooled
+    from attnscope.models.maps.capture import CollectedMaps, HeadSelection
     from attnscope.models.tokenize import Reading
 
 
@@ -309,8 +309,7 @@ def _collect(request: MapRequest, run: _LoadedRun, progress: Progress) -> Attent
 
             run.pooled = replace(run.pooled, watch=watch)
             if whole_file is not None:
-                from attnscope.maps.matrix_file import matrix_file
-                from attnscope.maps.tensors import MapsFile
+                from attnscope.maps.matrix_file import MapsFile, matrix_file
 
                 file = files.enter_context(matrix_file(whole_file, force=request.force))
                 of_whole = request.shown_selection(run.stack)
@@ -340,7 +339,7 @@ def _run_model(request: MapRequest, run: _LoadedRun) -> CollectedMaps:
         from attnscope.maps.pooled import collect_pooled
 
         return collect_pooled(*arguments, run.pooled)
-    from attnscope.maps.collect import collect_maps
+    from attnscope.models.maps.collect import collect_maps
 
     return collect_maps(*arguments, keep=run.stack if request.steps else None)
 
@@ -410,7 +409,7 @@ def _give_target(inputs: ReadOptions, run: _LoadedRun) -> list[str]:
 
 def _shown(request: MapRequest, run: _LoadedRun, collected: CollectedMaps) -> AttentionMaps:
     """Return the maps that are shown; others may have been collected for a page."""
-    from attnscope.maps.capture import HeadSelection
+    from attnscope.models.maps.capture import HeadSelection
 
     stack, layers, heads = run.stack, request.heads.layer_numbers, request.heads.head_numbers
     if request.heads.layers is None:

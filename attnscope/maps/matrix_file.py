@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from attnscope.document.tensor_file import check_target
 from attnscope.errors import FileError
+from attnscope.models.maps.tensors import map_name
 from attnscope.process.files import whole_file
 from attnscope.units import bytes_text
 
@@ -187,3 +188,24 @@ def matrix_file(path: Path, *, force: bool = False) -> Iterator[MatrixFile]:
             file.finish()
         finally:
             file.close()
+
+
+class MapsFile:
+    """Named whole maps, written to a file while they are computed.
+
+    Args:
+        file: the file of matrices.
+    """
+
+    def __init__(self, file: MatrixFile) -> None:
+        self.file = file
+        self._is_only = False
+
+    def begin(self, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> None:
+        """Prepare the file for the maps of these layers and heads, `n_Q n_K` each."""
+        self._is_only = len(heads) == 1
+        self.file.begin([map_name(*each, is_only=self._is_only) for each in heads], shape)
+
+    def write(self, layer: int, head: int, row: int, rows: np.ndarray) -> None:
+        """Write some rows of a map, beginning with `row`."""
+        self.file.write(map_name(layer, head, is_only=self._is_only), row, rows)

@@ -7,12 +7,12 @@ from typing import Any
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.dtypes import FLOATS
 from attnscope.errors import OptionError, SizeError
-from attnscope.maps.capture import HeadSelection
-from attnscope.maps.collect import bytes_of_maps, number_of_maps
 from attnscope.maps.metrics import N_PAIRS
 from attnscope.maps.pool import MOST
 from attnscope.maps.pooled import Pooled
 from attnscope.maps.request import MapRequest
+from attnscope.models.maps.capture import HeadSelection
+from attnscope.models.maps.collect import bytes_of_maps, number_of_maps
 from attnscope.models.memory_plan import needs_of, plan_run, tokens_text
 from attnscope.models.tokenize import Reading
 from attnscope.models.weights_fit import dtype_of

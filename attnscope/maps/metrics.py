@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from attnscope.attention.sinks import sink_keys
-from attnscope.heads.result import HeadRow, HeadTable
-from attnscope.maps.result import AttentionMaps
 from attnscope.models.buffers import Store
 from attnscope.models.head_metrics import CROSS, METRICS, Metric, Side, WeightRows, meaning
+from attnscope.models.heads.result import HeadRow, HeadTable
+from attnscope.models.maps.result import AttentionMaps
 from attnscope.models.tokens import Token
 
 if TYPE_CHECKING:

@@ -15,19 +15,19 @@ from attnscope.attention.sinks import sink_positions
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.document.grid.pooling import Pooling
 from attnscope.errors import ModelError
-from attnscope.heads.result import HeadRow
-from attnscope.maps.capture import CollectedMaps, HeadSelection, Layer, MapCollector
-from attnscope.maps.collect import add_notice, first_tokens, selected_stacks
 from attnscope.maps.metrics import Measurement, head_row
 from attnscope.maps.pool import CellPooler, PooledRows, cells
-from attnscope.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.attention_hook import AttentionInputs, Call, attending, observing
 from attnscope.models.blockwise import FEW, Blockwise, disagreement, discard, is_fused
 from attnscope.models.buffers import Store
 from attnscope.models.eager import why_eager
 from attnscope.models.eager_masks import SOME, notice_of_masks
 from attnscope.models.forward import main_output, run
+from attnscope.models.heads.result import HeadRow
 from attnscope.models.load import as_model_error, disable_cache
+from attnscope.models.maps.capture import CollectedMaps, HeadSelection, Layer, MapCollector
+from attnscope.models.maps.collect import add_notice, first_tokens, selected_stacks
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokenize import Reading
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from attnscope.maps.options import HeadOptions, Pool, RunOptions, ShownOptions
 from attnscope.models.options import ReadOptions
 
 if TYPE_CHECKING:
-    from attnscope.maps.capture import HeadSelection
+    from attnscope.models.maps.capture import HeadSelection
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class MapRequest:
 
     def selection(self, stack: str) -> HeadSelection:
         """Return the heads of a stack to collect; a page of a single selected head needs all."""
-        from attnscope.maps.capture import HeadSelection
+        from attnscope.models.maps.capture import HeadSelection
 
         if not self.page:
             return self.shown_selection(stack)
@@ -139,7 +139,7 @@ class MapRequest:
 
     def shown_selection(self, stack: str) -> HeadSelection:
         """Return the heads that are shown."""
-        from attnscope.maps.capture import HeadSelection
+        from attnscope.models.maps.capture import HeadSelection
 
         layers = "first" if self.heads.layers is None else self.heads.layer_numbers
         return HeadSelection(stack, layers, self.heads.head_numbers)  # type: ignore[arg-type]

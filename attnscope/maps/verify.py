@@ -12,13 +12,13 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.document.grid.pooling import Pooling
 from attnscope.document.result import Check
 from attnscope.errors import ModelError
-from attnscope.maps.capture import CollectedMaps, HeadSelection, MapCollector
-from attnscope.maps.collect import eager_maps
-from attnscope.maps.result import AttentionMaps
 from attnscope.models.attention_hook import Call, observing
 from attnscope.models.forward import main_output, run
 from attnscope.models.layers import stack_of
 from attnscope.models.load import as_model_error, load_eager
+from attnscope.models.maps.capture import CollectedMaps, HeadSelection, MapCollector
+from attnscope.models.maps.collect import eager_maps
+from attnscope.models.maps.result import AttentionMaps
 from attnscope.models.tokenize import Reading
 from attnscope.models.tolerance import largest_score, weight_tolerance, weights_of
 from attnscope.models.validate import NotWeightsError

@@ -1,6 +1,4 @@
-"""Real models: the weights of a head, attention maps, and metrics of heads.
+"""Real models: loaded, run on an input, and observed through a hook of their attention.
 
-`head_weights` reads one head of a checkpoint, and `verify_weights` compares it with a run of the model.
-`running` loads a model, tokenizes its input, and hooks its attention; `maps` collects attention maps;
-`heads` measures heads.
+`maps` collects the weights of heads, `heads` has their metrics, and `masks` the keys that queries see.
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING
 
-from attnscope.heads.result import HeadMetrics, HeadRow, head_name
+from attnscope.models.heads.result import HeadMetrics, HeadRow, head_name
 from attnscope.render.ranking import NumberFormat, decimals, is_known
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnscope.comparison.map_differences import HeadDifferences, MapDifferences
 from attnscope.document.page.page import page_html
-from attnscope.heads.result import HeadMetrics, HeadTable
+from attnscope.models.heads.result import HeadMetrics, HeadTable
 from attnscope.render.map_differences import by_side, tokens_text
 from attnscope.render.ranking import ranked, several_stacks
 from attnscope.units import counted

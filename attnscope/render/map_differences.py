@@ -11,8 +11,8 @@ from attnscope.comparison.map_differences import MapDifferences, WeightChange
 from attnscope.document.columns import Column
 from attnscope.document.grid.axes import KEY, QUERY, label
 from attnscope.document.styles import AXIS_STYLES
-from attnscope.heads.result import HeadRow
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.heads.result import HeadRow
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
 from attnscope.units import counted
 

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from attnscope.comparison.map_differences import MapDifferences
 from attnscope.document.columns import Column
 from attnscope.document.styles import AXIS_STYLES
-from attnscope.heads.result import HeadMetrics, HeadRow, head_name
+from attnscope.models.heads.result import HeadMetrics, HeadRow, head_name
 from attnscope.render.map_differences import change_columns
 from attnscope.units import MISSING
 

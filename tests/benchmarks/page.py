@@ -24,7 +24,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.document.page.page import page_html
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
 from attnscope.units import bytes_text
 

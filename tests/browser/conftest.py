@@ -11,8 +11,8 @@ from browser.chromium import path_of_chromium
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from attnscope.document.page.page import page_html
-from attnscope.heads.result import HeadRow, HeadTable
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.heads.result import HeadRow, HeadTable
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
 
 SWITCHES = [

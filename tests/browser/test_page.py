@@ -8,7 +8,7 @@ import pytest
 
 from attnscope.document.page.page import page_html
 from attnscope.document.result import Check
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture, Token
 
 WORDS = ["[CLS]", " the", " cat", " sat", " on", " the", " mat"]

@@ -254,8 +254,8 @@ def test_what_rounding_alone_may_part_is_left_undecided(attnscope, tiny):
 
 
 def test_weights_that_do_not_follow_fail_whatever_rounding_does(attnscope, tiny, monkeypatch):
-    from attnscope.maps import capture as gallery
     from attnscope.maps import verify
+    from attnscope.models.maps import capture as gallery
 
     right = gallery.weights_of
 

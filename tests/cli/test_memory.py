@@ -114,7 +114,7 @@ def test_what_could_not_be_had_is_named(attnscope, monkeypatch):
         (
             ["bert", "--text", "a cat"],
             "running minilm on cpu",
-            "attnscope.maps.collect.collect_maps",
+            "attnscope.models.maps.collect.collect_maps",
         ),
         (
             ["heads", "minilm", "--text", "a cat"],

@@ -187,7 +187,7 @@ def test_verify_compares_with_the_model_itself(attnscope):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch, dtype):
-    from attnscope.maps import capture as gallery
+    from attnscope.models.maps import capture as gallery
 
     right = gallery.weights_of
 

@@ -283,7 +283,7 @@ def test_a_loaded_model_is_left_as_it_was_after_a_failure_of_who_looks(loaded, a
     def fail(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("attnscope.maps.capture.weights_of", fail)
+    monkeypatch.setattr("attnscope.models.maps.capture.weights_of", fail)
     with pytest.raises(ZeroDivisionError):
         attention_maps(model, TEXT, tokenizer=tokenizer)
     check_unchanged(before, model)

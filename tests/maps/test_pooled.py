@@ -16,13 +16,13 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.errors import ModelError
-from attnscope.maps.capture import HeadSelection
-from attnscope.maps.collect import collect_maps
 from attnscope.maps.pool import cells, strongest
 from attnscope.maps.pooled import Pooled, collect_pooled
 from attnscope.models import attention_hook as observe
 from attnscope.models.decode import generate_tokens, give_target
 from attnscope.models.load import load_config, load_model
+from attnscope.models.maps.capture import HeadSelection
+from attnscope.models.maps.collect import collect_maps
 from attnscope.models.tokenize import read_text
 from attnscope.models.tokens import Token
 

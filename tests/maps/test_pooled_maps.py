@@ -12,9 +12,9 @@ from attnscope.document.grid.overview import print_overview
 from attnscope.document.grid.pooling import Pooling, of_cells, row_of, smaller
 from attnscope.document.markdown import markdown_document
 from attnscope.document.page.page import page_html
-from attnscope.maps.document import heading, of_query, strongest
-from attnscope.maps.drawing import print_maps
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.document import heading, of_query, strongest
+from attnscope.models.maps.drawing import print_maps
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
 from attnscope.render.figures.save_figure import save_plot
 

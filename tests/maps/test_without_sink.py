@@ -8,8 +8,8 @@ from rich.console import Console
 
 from attnscope.document.grid.overview import print_overview
 from attnscope.document.grid.pooling import Pooling, left_out_text, smaller_without
-from attnscope.maps.drawing import print_maps
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.drawing import print_maps
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture, Token
 
 

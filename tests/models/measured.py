@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.heads.batches import Batch, Reader
 from attnscope.heads.measurer import HeadMeasurer
-from attnscope.heads.result import HeadRow
 from attnscope.heads.statistics import Accumulator
 from attnscope.models.head_metrics import METRICS
+from attnscope.models.heads.result import HeadRow
 from attnscope.models.load import load_config, load_model, load_tokenizer
 
 TEXTS = [

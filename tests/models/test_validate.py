@@ -10,9 +10,9 @@ from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoModel
 
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError
-from attnscope.maps.capture import HeadSelection
-from attnscope.maps.collect import collect_maps
 from attnscope.models.load import load_config, load_model
+from attnscope.models.maps.capture import HeadSelection
+from attnscope.models.maps.collect import collect_maps
 from attnscope.models.tokenize import Reading, check_reads
 from attnscope.models.tokens import Picture, Token
 from attnscope.models.validate import NotWeightsError, check_rows

@@ -25,13 +25,13 @@ from attnscope.comparison.result import (
     WeightCopy,
 )
 from attnscope.document.result import Check, Finding, Stats
-from attnscope.heads.result import HeadRow
-from attnscope.maps.result import AttentionMap, AttentionMaps
 from attnscope.masks.planes import MatrixPlane
 from attnscope.masks.result import AttentionMasks
 from attnscope.masks.summary import mask_of_planes
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.result import CacheCheck, Card, Draft, ParameterCheck
+from attnscope.models.heads.result import HeadRow
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture, Token
 from attnscope.observe.trace import Condition, Crash, Exit, Operand, ProgramRun, Source
 from attnscope.tracing.comments.annotate import diff

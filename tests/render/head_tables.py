@@ -6,7 +6,7 @@ from math import exp, log
 import numpy as np
 from rich.console import Console
 
-from attnscope.heads.result import HeadRow, HeadTable
+from attnscope.models.heads.result import HeadRow, HeadTable
 
 MEANINGS = {
     "entropy": "of a row of weights, in nats",

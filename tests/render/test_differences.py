@@ -7,7 +7,7 @@ import pytest
 from render.every_result import differences
 from rich.console import Console
 
-from attnscope.heads.result import HeadMetrics
+from attnscope.models.heads.result import HeadMetrics
 from attnscope.render.ranking import head_columns, leader_columns, ranked
 
 

@@ -13,7 +13,7 @@ from attnscope.checkpoints.result import WeightSlice
 from attnscope.checkpoints.tensor_names import GGUF
 from attnscope.comparison.weights.matrix_change import MatrixChange, Measured, circuit_change
 from attnscope.errors import ModelError
-from attnscope.heads.result import HeadRow
+from attnscope.models.heads.result import HeadRow
 
 CIRCUITS = {"QK": ("W_Q", "W_K", "W_Qᵀ·W_K"), "OV": ("W_O", "W_V", "W_O·W_V")}
 """Each circuit's factors, and its formula."""

@@ -7,7 +7,7 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 from attnscope.document.figure import BETWEEN_LABELS, COLOURS, GREY, THIN, drawable
-from attnscope.heads.result import HeadMetrics
+from attnscope.models.heads.result import HeadMetrics
 from attnscope.render.grids import Grid, by_stack
 from attnscope.render.ranking import several_stacks
 

@@ -11,13 +11,13 @@ from attnscope.auditing.picture import pictures
 from attnscope.auditing.result import Audit
 from attnscope.document.figure import write_figure
 from attnscope.errors import FileError
-from attnscope.heads.result import HeadMetrics
-from attnscope.maps.figure import draw_maps
-from attnscope.maps.result import AttentionMaps
 from attnscope.masks.figure import draw_masks
 from attnscope.masks.result import AttentionMasks
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.result import Card
+from attnscope.models.heads.result import HeadMetrics
+from attnscope.models.maps.figure import draw_maps
+from attnscope.models.maps.result import AttentionMaps
 from attnscope.render.figures.card_figure import draw_card
 from attnscope.render.figures.metric_figures import draw_metrics
 from attnscope.textbook.scaling.figure import draw_scaling

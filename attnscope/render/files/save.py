@@ -11,12 +11,12 @@ from attnscope.comparison.result import Comparison
 from attnscope.document.result import Display, Result
 from attnscope.document.tensor_file import WRITERS, Tensors
 from attnscope.errors import FileError, OptionError
-from attnscope.heads.result import HeadMetrics
-from attnscope.maps.result import AttentionMaps
 from attnscope.masks.files import NPY
 from attnscope.masks.result import AttentionMasks
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.result import Card
+from attnscope.models.heads.result import HeadMetrics
+from attnscope.models.maps.result import AttentionMaps
 from attnscope.observe.trace import Trace
 from attnscope.process.files import check_file, write_file
 from attnscope.render.values import stored
@@ -119,7 +119,7 @@ def _save_picture(result: Any, path: Path, *, force: bool, **options: Any) -> in
 def _page(result: Any, **options: Any) -> str:
     """Return a page of a result: its interactive page, or else what a notebook shows."""
     if isinstance(result, AttentionMaps):
-        from attnscope.maps.drawing import maps_page
+        from attnscope.models.maps.drawing import maps_page
 
         return maps_page(result, **options)
     if isinstance(result, HeadMetrics):

@@ -7,7 +7,7 @@ from math import isnan
 
 from attnscope.document.columns import Column
 from attnscope.document.pieces import shown_columns
-from attnscope.heads.result import HeadMetrics, head_name
+from attnscope.models.heads.result import HeadMetrics, head_name
 from attnscope.render.grids import Grid, by_stack
 from attnscope.render.ranking import head_columns, leader_columns, shown
 from attnscope.text import printable

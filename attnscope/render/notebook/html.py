@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from attnscope.document.columns import check_columns
 from attnscope.document.html import environment, html_document, with_style
 from attnscope.document.pieces import pieces_of, shown_columns
-from attnscope.heads.result import HeadMetrics
-from attnscope.maps.result import AttentionMaps
+from attnscope.models.heads.result import HeadMetrics
+from attnscope.models.maps.result import AttentionMaps
 from attnscope.observe.trace import ProgramRun, Trace
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary

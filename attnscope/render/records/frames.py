@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.document.columns import Column
 from attnscope.document.csv import check_pandas
-from attnscope.heads.result import HeadMetrics
+from attnscope.models.heads.result import HeadMetrics
 from attnscope.render.columns import columns_of
 from attnscope.render.records.records import has_document
 from attnscope.textbook.example.result import WorkedExample

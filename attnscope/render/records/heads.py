@@ -9,7 +9,7 @@ from attnscope.comparison.map_differences import HeadDifferences, MapDifferences
 from attnscope.document.csv import csv_table
 from attnscope.document.json import plain
 from attnscope.document.markdown import markdown, markdown_table
-from attnscope.heads.result import HeadMetrics, HeadTable
+from attnscope.models.heads.result import HeadMetrics, HeadTable
 from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import head_columns, shown
 from attnscope.text import printable

@@ -9,7 +9,7 @@ from attnscope.document.csv import csv_table
 from attnscope.document.json import plain
 from attnscope.document.markdown import markdown, markdown_document, markdown_table
 from attnscope.document.result import Display
-from attnscope.heads.result import HeadMetrics
+from attnscope.models.heads.result import HeadMetrics
 from attnscope.observe.trace import ProgramRun, Trace
 from attnscope.render.columns import columns_of
 from attnscope.render.crash import crash_lines

@@ -12,7 +12,7 @@ from attnscope.document.terminal import (
     print_line,
     print_notices,
 )
-from attnscope.heads.result import HeadMetrics, HeadRow
+from attnscope.models.heads.result import HeadMetrics, HeadRow
 from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import head_columns, leader_columns, shown
 from attnscope.render.terminal.map_differences import print_changed_maps

@@ -19,7 +19,7 @@ from attnscope.document.grid.overview import (
     small_map,
 )
 from attnscope.document.terminal import print_columns, print_line
-from attnscope.heads.result import HeadRow
+from attnscope.models.heads.result import HeadRow
 from attnscope.render.map_differences import SIDES, leading, sides, strongest_columns
 from attnscope.render.ranking import place, ranked, shown
 

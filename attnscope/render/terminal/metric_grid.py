@@ -15,7 +15,7 @@ from attnscope.document.grid.colours import Scale, pixel_lines
 from attnscope.document.grid.overview import HEAD, HEAD_STYLE, LAYER
 from attnscope.document.grid.pooling import chunks
 from attnscope.document.terminal import print_line
-from attnscope.heads.result import HeadMetrics, head_name
+from attnscope.models.heads.result import HeadMetrics, head_name
 from attnscope.render.grids import Grid, by_stack
 from attnscope.render.ranking import several_stacks
 

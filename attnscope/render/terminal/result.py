@@ -11,8 +11,8 @@ from rich.text import Text
 
 from attnscope.document.console import Terminal
 from attnscope.document.terminal import print_document, print_notices
-from attnscope.heads.result import HeadMetrics
-from attnscope.maps.result import AttentionMaps
+from attnscope.models.heads.result import HeadMetrics
+from attnscope.models.maps.result import AttentionMaps
 from attnscope.observe.trace import ProgramRun, Trace
 from attnscope.render.terminal.table import print_table
 from attnscope.textbook.example.result import WorkedExample

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.document.grid.overview import print_overview
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from attnscope.document.page.page import page_html
-from attnscope.heads.result import HeadRow, HeadTable
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.heads.result import HeadRow, HeadTable
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
 
 METRICS = {"entropy": "how spread it is, in nats", "previous": "weight to the token before"}

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from attnscope.document.page.packing import pack, thumbnail
 from attnscope.errors import ModelError
-from attnscope.maps.result import AttentionMap
+from attnscope.models.maps.result import AttentionMap
 
 PROMISED = 1 / 500
 """The largest error of a weight."""

@@ -14,8 +14,8 @@ from document.page.unpacking import unpacked
 from attnscope.document.page.page import MOST, model_name, page_html
 from attnscope.document.result import Check
 from attnscope.errors import SizeError
-from attnscope.heads.result import HeadRow, HeadTable
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.heads.result import HeadRow, HeadTable
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture, Token
 
 EVIL = "</script><img src=x onerror=alert(1)>"

@@ -17,7 +17,7 @@ from PIL import Image
 
 from attnscope.document.figure import check_plot, drawable
 from attnscope.errors import FileError, OptionError
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture, Token
 from attnscope.render.figures.save_figure import save_plot
 
@@ -226,7 +226,7 @@ def test_settings_are_neither_taken_nor_left(tmp_path):
 def test_pyplot_stays_away(tmp_path):
     code = (
         "import sys; from pathlib import Path; import numpy as np\n"
-        "from attnscope.maps.result import *; from attnscope.render.figures.save_figure import save_plot\n"
+        "from attnscope.models.maps.result import *; from attnscope.render.figures.save_figure import save_plot\n"
         "assert 'matplotlib' not in sys.modules\n"
         "t = [Token('a')]; m = [AttentionMap(0, 0, 0, np.ones((1, 1), 'float32'))]\n"
         "save_plot(Path('x.png'), AttentionMaps('m', 'self', 1, 1, 1, t, t, m))\n"

@@ -10,7 +10,7 @@ from render.head_tables import head_table
 
 import attnscope
 from attnscope.document.result import Finding
-from attnscope.maps.drawing import LARGEST, page_and_note, smaller_maps
+from attnscope.models.maps.drawing import LARGEST, page_and_note, smaller_maps
 from attnscope.models.tokens import Token
 from attnscope.observe.trace import Crash, Operand, Trace
 

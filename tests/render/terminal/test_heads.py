@@ -11,7 +11,7 @@ from render.head_tables import MEANINGS, head_table, of_values, printed
 from rich.cells import cell_len
 
 from attnscope.document.json import json_text
-from attnscope.heads.result import HeadTable
+from attnscope.models.heads.result import HeadTable
 from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import ranked
 from attnscope.render.records.heads import heads_csv, heads_markdown, heads_record

@@ -9,7 +9,7 @@ from render.head_tables import MEANINGS, head_table, of_values, printed
 from rich.text import Text
 
 from attnscope.document.grid.colours import RAMP
-from attnscope.heads.result import HeadTable
+from attnscope.models.heads.result import HeadTable
 from attnscope.render.grids import Grid
 from attnscope.render.terminal.metric_grid import print_grids
 

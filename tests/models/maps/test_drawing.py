@@ -14,8 +14,8 @@ from rich.text import Text
 
 from attnscope.document.grid.axes import LEFT_TO_RIGHT_MARK
 from attnscope.document.grid.colours import RAMP
-from attnscope.maps.drawing import print_maps
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.drawing import print_maps
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture, Token
 
 CAUSAL = np.array([[1, 0, 0], [0.25, 0.75, 0], [0.004, 0.5, 0.496]], "float32")

@@ -15,13 +15,13 @@ from typing import Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError
-from attnscope.maps.capture import CollectedMaps, HeadSelection, MapCollector
 from attnscope.models.attention_hook import observing
 from attnscope.models.eager import returned_maps, why_eager
 from attnscope.models.eager_masks import SOME, notice_of_masks, notice_of_outputs
 from attnscope.models.forward import main_output, run
 from attnscope.models.layers import STACKS, counts, stacks_that_run
 from attnscope.models.load import as_model_error, disable_cache, load_eager
+from attnscope.models.maps.capture import CollectedMaps, HeadSelection, MapCollector
 from attnscope.models.tokenize import Reading
 
 

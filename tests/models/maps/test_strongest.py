@@ -3,8 +3,8 @@
 import numpy as np
 
 from attnscope.document.csv import csv_table
-from attnscope.maps.document import strongest, strongest_columns
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.document import strongest, strongest_columns
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
 
 WEIGHTS = np.array([[0.25, 0.5, 0.25], [1, 0, 0]], "float32")

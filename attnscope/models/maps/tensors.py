@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnscope.document.tensor_file import Tensors
-from attnscope.maps.matrix_file import MatrixFile
-from attnscope.maps.result import AttentionMaps
-
-if TYPE_CHECKING:
-    import numpy as np
+from attnscope.models.maps.result import AttentionMaps
 
 
 def map_name(layer: int, head: int, *, is_only: bool) -> str:
@@ -57,24 +52,3 @@ def map_metadata(maps: AttentionMaps) -> dict[str, str] | None:
         ]
         return {"attnscope.maps": json.dumps(about)}
     return {"pooling": maps.pooling.shown, "weights": maps.size_text}
-
-
-class MapsFile:
-    """Named whole maps, written to a file while they are computed.
-
-    Args:
-        file: the file of matrices.
-    """
-
-    def __init__(self, file: MatrixFile) -> None:
-        self.file = file
-        self._is_only = False
-
-    def begin(self, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> None:
-        """Prepare the file for the maps of these layers and heads, `n_Q n_K` each."""
-        self._is_only = len(heads) == 1
-        self.file.begin([map_name(*each, is_only=self._is_only) for each in heads], shape)
-
-    def write(self, layer: int, head: int, row: int, rows: np.ndarray) -> None:
-        """Write some rows of a map, beginning with `row`."""
-        self.file.write(map_name(layer, head, is_only=self._is_only), row, rows)

@@ -17,7 +17,7 @@ from attnscope.document.grid.axes import KEY, QUERY, isolated, label, token_styl
 from attnscope.document.grid.pooling import Pooling, first_tokens, left_out_text, pooling_text, positions
 from attnscope.document.json import number, plain
 from attnscope.document.result import named
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from attnscope.document.grid.pooling import Pooling
 from attnscope.document.result import Check, Part, Result, held_of, named
 from attnscope.errors import no_such_part
-from attnscope.heads.result import HeadTable
+from attnscope.models.heads.result import HeadTable
 from attnscope.models.tokens import Picture, Token
 from attnscope.observe.trace import Trace
 from attnscope.text import shortened
@@ -188,43 +188,43 @@ class AttentionMaps(Result):
             OptionError: matplotlib is not installed, or a single map is to be named.
             PartError: there is no such map.
         """
-        from attnscope.maps.figure import plot
+        from attnscope.models.maps.figure import plot
 
         return plot(self, axes, layer, head)
 
     def document(self) -> list[Block]:
         """Build the blocks of what is shown of the maps."""
-        from attnscope.maps.drawing import MapsDrawing
+        from attnscope.models.maps.drawing import MapsDrawing
 
         return [MapsDrawing(self)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return one head as `attnscope.map/1`, several as `attnscope.maps/1`; or one query of them."""
-        from attnscope.maps.document import record
+        from attnscope.models.maps.document import record
 
         return record(self)
 
     def json_of(self, record: dict[str, Any]) -> str:
         """Return a record as a JSON document, with each row of weights on one line."""
-        from attnscope.maps.document import json_of
+        from attnscope.models.maps.document import json_of
 
         return json_of(record)
 
     def csv(self) -> Iterator[str]:
         """Yield CSV: each query's strongest keys if these are shown, else the weights, row by row."""
-        from attnscope.maps.document import csv_lines
+        from attnscope.models.maps.document import csv_lines
 
         return csv_lines(self)
 
     def tensors(self) -> Tensors:
         """Return the maps by their names in a file; pooled maps include all their arrays."""
-        from attnscope.maps.tensors import map_tensors
+        from attnscope.models.maps.tensors import map_tensors
 
         return map_tensors(self)
 
     def metadata(self) -> dict[str, str] | None:
         """Describe the maps for a `.safetensors` file, beside their tensors."""
-        from attnscope.maps.tensors import map_metadata
+        from attnscope.models.maps.tensors import map_metadata
 
         return map_metadata(self)
 
@@ -234,7 +234,7 @@ class AttentionMaps(Result):
         Raises:
             OptionError: pandas is not installed.
         """
-        from attnscope.maps.document import frame
+        from attnscope.models.maps.document import frame
 
         return frame(self)
 

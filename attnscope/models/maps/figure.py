@@ -19,9 +19,9 @@ from attnscope.document.grid.pooling import (
 )
 from attnscope.document.result import named
 from attnscope.errors import OptionError
-from attnscope.maps.document import of_query
-from attnscope.maps.drawing import first_query, on_patches, query_text, weights_of, without
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.document import of_query
+from attnscope.models.maps.drawing import first_query, on_patches, query_text, weights_of, without
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture
 from attnscope.text import described
 

@@ -15,7 +15,7 @@ from attnscope.units import MISSING, counted, few, listed, number_text
 if TYPE_CHECKING:
     import numpy as np
 
-    from attnscope.maps.result import AttentionMaps
+    from attnscope.models.maps.result import AttentionMaps
 
 
 def head_name(layer: int, head: int) -> str:

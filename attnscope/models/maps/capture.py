@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.checkpoints.indices import check_indices
 from attnscope.errors import ModelError
-from attnscope.heads.result import HeadRow
-from attnscope.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.attention_hook import AttentionInputs, Call
+from attnscope.models.heads.result import HeadRow
 from attnscope.models.layers import STACKS, layer_of, stack_of, why_repeated
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokenize import Reading, patches
 from attnscope.models.tokens import Token
 from attnscope.models.tolerance import weights_of

@@ -35,8 +35,8 @@ from attnscope.document.markdown import markdown_table
 from attnscope.document.page.page import MOST as LARGEST_MAP
 from attnscope.document.page.page import model_name, page_html
 from attnscope.document.terminal import print_columns, print_heading, print_line, print_notices
-from attnscope.maps.document import heading, of_query, top_columns
-from attnscope.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.document import heading, of_query, top_columns
+from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture, Token
 from attnscope.text import printable
 from attnscope.units import number_text

@@ -1,0 +1,1 @@
+"""Metrics of a model's heads, and what is shown of them."""

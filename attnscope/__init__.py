@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from attnscope.auditing.result import Audit
     from attnscope.checkpoints.result import HeadWeights, WeightSlice
     from attnscope.comparison.checkpoints import compare_checkpoints
-    from attnscope.comparison.compare import compare
     from attnscope.comparison.map_differences import HeadDifferences, MapDifferences
     from attnscope.comparison.maps import compare_maps
     from attnscope.comparison.result import Comparison
+    from attnscope.comparisons import compare
     from attnscope.document.result import Check, Stats
     from attnscope.errors import AttnscopeError
     from attnscope.heads.measure_heads import measure_heads
@@ -79,7 +79,7 @@ _HOMES = {
     "check_comments": "attnscope.tracing.comments.trace_comments",
     "compare_checkpoints": "attnscope.comparison.checkpoints",
     "compare_maps": "attnscope.comparison.maps",
-    "compare": "attnscope.comparison.compare",
+    "compare": "attnscope.comparisons",
     "compute": "attnscope.textbook.compute",
     "dry_run": "attnscope.textbook.compute",
     "head_weights": "attnscope.weights.head_weights",

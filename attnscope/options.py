@@ -34,6 +34,13 @@ class Alignment(StrEnum):
     LENGTHS = "lengths"
 
 
+class VectorLayout(StrEnum):
+    """The orientation of vectors."""
+
+    ROWS = "rows"
+    COLUMNS = "columns"
+
+
 DRAW = "Distribution of drawn inputs: normal (torch.randn), or uniform in [0, 1) (torch.rand)."
 """The help of `--draw`."""
 
@@ -123,6 +130,15 @@ def refuse(options: Mapping[str, Any], why: str) -> None:
     for name, value in options.items():
         if value is not None and value is not False:
             raise OptionError(f"{name} {why}.")
+
+
+def flags_of(group: Any) -> dict[str, Any]:
+    """Return the options of a group by their flags."""
+    flags = {each.name: each.metadata["flag"].names for each in fields(group)}
+    return {
+        names[0] if names else "--" + name.replace("_", "-"): getattr(group, name)
+        for name, names in flags.items()
+    }
 
 
 def keywords(group: Any) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def compare(
     ] = None,
 ) -> int:
     """Run `attnscope compare` and return its exit status."""
-    from attnscope.comparison.compare import compare
+    from attnscope.comparisons import compare
 
     files.check_drawings("heads.html")
     always_wide = output.wide and output.format in (Format.JSON, Format.CSV)

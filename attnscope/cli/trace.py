@@ -83,7 +83,7 @@ def trace(
     interrupted = False
     with shown_progress() as progress, user_streams():
         if output.verify and not arguments.inputs:
-            from attnscope.comparison.compare import fitting_inputs
+            from attnscope.comparisons import fitting_inputs
 
             given = {**keywords(arguments), "dtype": execution.dtype, "seed": execution.seed}
             arguments = replace(arguments, inputs=fitting_inputs(target, **given))
@@ -161,7 +161,7 @@ def _check_output(
 
 def _verified(target: str, arguments: Arguments, execution: Execution) -> Check:
     """Compare the code with the reference that fits, and return the result as a check."""
-    from attnscope.comparison.compare import compare
+    from attnscope.comparisons import compare
 
     with shown_progress() as progress, user_streams():
         result = compare(

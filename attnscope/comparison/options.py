@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from attnscope.options import DTYPES, inputs_of_calls, option
-from attnscope.textbook.options import VectorLayout
+from attnscope.options import DTYPES, VectorLayout, inputs_of_calls, option
+
+REFERENCES = ("sdpa", "mha")
 
 CODE, REFERENCE, MODELS, RUN = "Your code", "The reference, sdpa or mha", "Models", "Run"
 

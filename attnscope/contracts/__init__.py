@@ -12,7 +12,7 @@ from attnscope.contracts.mha import mha
 from attnscope.contracts.plan import check_sizes
 from attnscope.contracts.runs import check, has_contract, label, without_idle_stages
 from attnscope.contracts.sdpa import sdpa, sdpa_columns, sdpa_query
-from attnscope.contracts.variants import Variant
+from attnscope.contracts.variants import Variant, stages_of
 
 __all__ = [
     "UNUSED_BY_PROOF",
@@ -27,5 +27,6 @@ __all__ = [
     "sdpa",
     "sdpa_columns",
     "sdpa_query",
+    "stages_of",
     "without_idle_stages",
 ]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 
 from attnscope.contracts.plan import check_sizes
-from attnscope.errors import groups_are_uneven, width_is_odd
+from attnscope.errors import OptionError, groups_are_uneven, width_is_odd
 
 ORDER = (
     *("n_batch", "n_Q", "n_past", "n_new", "n_K", "n_pos"),
     *("d_feat", "d_context", "n_head", "n_kv_head", "d_head", "d_K", "d_V"),
 )
+
+
+THETA = 10000.0
+"""The default base of rotary positions: RoFormer's, and that of the first Llama."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,35 @@ class Variant:
     softcap: float | None = None
     dropout: float = 0.0
     embeddings: bool = False
+
+
+def stages_of(
+    scale: float | None, softcap: float | None, rope: bool | None, rope_theta: float | None
+) -> tuple[float | None, float | None]:
+    """Check the numbers of the optional stages, as users write them.
+
+    Args:
+        scale: the factor of the scores; None: 1/√width.
+        softcap: the bound for soft-capping the scores; None or infinity: none.
+        rope: whether there are rotary positions.
+        rope_theta: their base; None: `THETA`.
+
+    Returns:
+        The bound and the base, each None where its stage does nothing.
+
+    Raises:
+        OptionError: a number is impossible.
+    """
+    if rope_theta is not None and not 0 < rope_theta < inf:
+        raise OptionError(
+            f"the rotary base is {rope_theta:g}, but it must be above 0.", hint="--rope-theta 10000"
+        )
+    if softcap is not None and not softcap > 0:
+        raise OptionError(f"the soft cap is {softcap:g}, but it must be above 0.", hint="--softcap 50")
+    if scale is not None and not isfinite(scale):
+        raise OptionError(f"the scale is {scale:g}, but it must be finite.", hint="--scale 0.125")
+    base = THETA if rope_theta is None else rope_theta
+    return None if softcap == inf else softcap, base if rope else None
 
 
 def completed(sizes: dict[str, int], variant: Variant, d_K: str = "d_K") -> dict[str, int]:

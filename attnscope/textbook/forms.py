@@ -8,7 +8,7 @@ from attnscope import contracts
 from attnscope.attention.mask_rules import Masks
 from attnscope.errors import OptionError, SizeError
 from attnscope.observe.trace import Trace
-from attnscope.options import Distribution, keywords, one_of
+from attnscope.options import Distribution, VectorLayout, keywords, one_of
 from attnscope.textbook.computation import Call, Computation
 from attnscope.textbook.inputs.resolve import RunInputs, inputs_of_sdpa, open_tensors
 from attnscope.textbook.options import (
@@ -19,7 +19,6 @@ from attnscope.textbook.options import (
     SdpaSizes,
     SdpaTensors,
     Stages,
-    VectorLayout,
 )
 from attnscope.textbook.variants import Variants, variants_of
 

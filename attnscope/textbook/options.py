@@ -18,6 +18,7 @@ from attnscope.options import (
     DTYPES,
     Alignment,
     Distribution,
+    VectorLayout,
     alignment_of_queries,
     option,
 )
@@ -31,13 +32,6 @@ class MaskStyle(StrEnum):
 
     BOOL = "bool"
     ADDITIVE = "additive"
-
-
-class VectorLayout(StrEnum):
-    """The orientation of vectors."""
-
-    ROWS = "rows"
-    COLUMNS = "columns"
 
 
 class MaskedRows(StrEnum):

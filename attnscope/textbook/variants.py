@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 from attnscope.attention.mask_rules import Masks, parse_masks
-from attnscope.contracts import Variant
+from attnscope.contracts import Variant, stages_of
 from attnscope.dtypes import FLOATS
 from attnscope.errors import OptionError, dtype_hint, warn_idle
 from attnscope.options import Alignment, one_of
 from attnscope.textbook.options import MaskedRows, Masking, MaskStyle, Scale, Stages
 
 NO_MASK = "there is no mask (--mask)"
-THETA = 10000.0
-"""The default base of rotary positions: RoFormer's, and that of the first Llama."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,12 @@ def variants_of(masking: Masking, scale: Scale, stages: Stages) -> Variants:
         one_of(Alignment, "--align", masking.align),
         one_of(MaskedRows, "--masked-rows", masking.masked_rows),
     )
-    _check_numbers(scale, stages)
+    softcap, theta = stages_of(scale.scale, stages.softcap, stages.rope, stages.rope_theta)
+    if stages.softmax_dtype is not None and stages.softmax_dtype not in FLOATS:
+        raise OptionError(
+            f"{stages.softmax_dtype!r} is not a dtype that a softmax runs in.",
+            hint=dtype_hint(stages.softmax_dtype, FLOATS, "--softmax-dtype"),
+        )
     masks = parse_masks(masking.mask)
     if masking.align == Alignment.LENGTHS and not masks.lengths:
         raise OptionError(
@@ -139,30 +142,7 @@ def variants_of(masking: Masking, scale: Scale, stages: Stages) -> Variants:
             hint="--mask lengths:N,N,… --align lengths",
         )
     warn_idle(_idle(masking, masks, stages))
-    theta = (THETA if stages.rope_theta is None else stages.rope_theta) if stages.rope else None
-    softcap = None if stages.softcap == inf else stages.softcap
     return Variants(masking, masks, scale.scale, softcap, theta, stages.softmax_dtype)
-
-
-def _check_numbers(scale: Scale, stages: Stages) -> None:
-    """Raise an OptionError for an invalid scale, soft cap, rotary base or softmax dtype."""
-    if stages.rope_theta is not None and not 0 < stages.rope_theta < inf:
-        raise OptionError(
-            f"the rotary base is {stages.rope_theta:g}, but it must be above 0.",
-            hint="--rope-theta 10000",
-        )
-    if stages.softcap is not None and not stages.softcap > 0:
-        raise OptionError(
-            f"the soft cap is {stages.softcap:g}, but it must be above 0.",
-            hint="--softcap 50",
-        )
-    if scale.scale is not None and not isfinite(scale.scale):
-        raise OptionError(f"the scale is {scale.scale:g}, but it must be finite.", hint="--scale 0.125")
-    if stages.softmax_dtype is not None and stages.softmax_dtype not in FLOATS:
-        raise OptionError(
-            f"{stages.softmax_dtype!r} is not a dtype that a softmax runs in.",
-            hint=dtype_hint(stages.softmax_dtype, FLOATS, "--softmax-dtype"),
-        )
 
 
 def _idle(masking: Masking, masks: Masks, stages: Stages) -> list[tuple[object, str, str]]:

@@ -11,7 +11,7 @@ from attnscope.arrays import largest_difference
 from attnscope.document.result import Check
 from attnscope.errors import OptionError, SizeError
 from attnscope.observe.trace import Trace
-from attnscope.options import one_of
+from attnscope.options import VectorLayout, one_of
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
 from attnscope.sizes import called, shape_of
 from attnscope.tensor_files import TensorFile, TensorInMemory
@@ -19,7 +19,7 @@ from attnscope.textbook.computation import run
 from attnscope.textbook.example.result import WorkedExample
 from attnscope.textbook.forms import check_query, form_computation
 from attnscope.textbook.inputs.resolve import NAMES, inputs_of_sdpa, open_tensors
-from attnscope.textbook.options import Masking, Scale, Stages, VectorLayout
+from attnscope.textbook.options import Masking, Scale, Stages
 from attnscope.textbook.variants import Variants, variants_of
 
 if TYPE_CHECKING:

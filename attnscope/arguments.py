@@ -37,7 +37,7 @@ OPTIONS = {
     "compute": "attnscope.textbook.options",
     "dry_run": "attnscope.textbook.options",
     "inspect": "attnscope.tracing.options",
-    "mask": "attnscope.masks.options",
+    "mask": "attnscope.masks.mask",
     "measure_heads": "attnscope.heads.options",
     "trace_script": "attnscope.tracing.options",
 }

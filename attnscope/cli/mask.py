@@ -20,8 +20,9 @@ from attnscope.cli.output import (
 )
 from attnscope.completion import completion
 from attnscope.errors import warn_idle
-from attnscope.masks.options import BlockOptions, CodeOptions, InputOptions, LayerOptions, RuleOptions
-from attnscope.options import keywords, option
+from attnscope.masks.options import BlockOptions, CodeOptions, RuleOptions
+from attnscope.models.masks.options import InputOptions, LayerOptions
+from attnscope.options import option
 from attnscope.process.streams import user_streams
 
 EXAMPLES = {
@@ -64,19 +65,12 @@ def mask(
     output: TableOptions,
 ) -> int:
     """Run `attnscope mask` and return its exit status."""
-    from attnscope.masks.mask import mask
+    from attnscope.masks.mask import mask_of
 
     _check_output(files, output, cell=blocks.cell)
     with shown_progress() as progress, user_streams(), notices_shown():
-        result = mask(
-            subject,
-            **keywords(rule),
-            **keywords(code),
-            **keywords(reads),
-            **keywords(layers),
-            **keywords(blocks),
-            progress=progress,
-        )
+        one = subject[0] if len(subject) == 1 else subject
+        result = mask_of(one, rule, code, reads, layers, blocks, progress)
 
     def save() -> None:
         if files.save is not None:

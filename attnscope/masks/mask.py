@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,10 +13,11 @@ from attnscope.attention.mask_rules import KINDS, names_rule
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.indices import Indices
 from attnscope.errors import OptionError
-from attnscope.masks.options import InputOptions, LayerOptions, RuleOptions
+from attnscope.masks.options import BlockOptions, CodeOptions, RuleOptions
 from attnscope.masks.result import AttentionMasks
 from attnscope.masks.summary import parse_block
-from attnscope.options import Alignment, keywords, one_of, refuse
+from attnscope.models.masks.options import InputOptions, LayerOptions
+from attnscope.options import Alignment, one_of, refuse
 from attnscope.process.progress import Progress, silent
 from attnscope.tensor_files import FORMATS
 from attnscope.text import nearest
@@ -114,52 +115,74 @@ def mask(
     """
     if isinstance(subject, list | tuple) and len(subject) == 1:
         [subject] = subject
-    of_rule = RuleOptions(nq, nk, past, batch, heads, window, one_of(Alignment, "--align", align), None)
-    kind = kind_of(subject)
-    is_called = bool(args) or inputs is not None
-    if kind == "function" and (is_called or _is_class(subject)):
-        kind = "code"
     if args and inputs is not None:
         raise OptionError("the inputs are given twice, by position and as inputs.")
-    if args and kind == "model":
-        text = _positional_text(args, text)
-    texts = [text] if isinstance(text, str) else None if text is None else list(text)
-    of_input = InputOptions(texts, packed, file, ids, tokens, pair, target, image, truncate)  # type: ignore[arg-type]
-    of_layers = LayerOptions(layer, stack, kernel, verify, dtype, device)  # type: ignore[arg-type]
-    size = parse_block(block)
-    if cell is not None and cell < 1:
-        raise OptionError(f"--cell is {cell}.", hint="--cell 1, or more")
-    if kind != "code":
-        refuse({"--call": call, "--input": inputs}, f"is for code, and {_named(subject)} is a {kind}")
-        if args and kind != "model":
+    if args:
+        kind = kind_of(subject)
+        if kind == "rule":
             raise OptionError(
-                f"a second argument is for models and code, and {_named(subject)} is a {kind}."
+                f"a second argument is for models and code, and {_named(subject)} is a rule."
             )
+        if kind == "model":
+            text = _positional_text(args, text)
+        else:
+            inputs = args
+    texts = [text] if isinstance(text, str) else None if text is None else list(text)
+    alignment = one_of(Alignment, "--align", align)
+    return mask_of(
+        subject,
+        RuleOptions(nq, nk, past, batch, heads, window, alignment, init or None),  # type: ignore[arg-type]
+        CodeOptions(inputs, call),
+        InputOptions(texts, packed, file, ids, tokens, pair, target, image, truncate),  # type: ignore[arg-type]
+        LayerOptions(layer, stack, kernel, verify, dtype, device),  # type: ignore[arg-type]
+        BlockOptions(block, cell),  # type: ignore[arg-type]
+        progress,
+        (tokenizer, image_processor),
+    )
+
+
+def mask_of(
+    subject: Any,
+    rule: RuleOptions,
+    code: CodeOptions,
+    inputs: InputOptions,
+    layers: LayerOptions,
+    blocks: BlockOptions,
+    progress: Progress,
+    processors: tuple[Any, Any] = (None, None),
+) -> AttentionMasks:
+    """Find the masks of a model, a rule, a function or code, and refuse the options of the others."""
+    kind = kind_of(subject)
+    if kind == "function" and (code.inputs is not None or _is_class(subject)):
+        kind = "code"
+    block = parse_block(blocks.block)
+    if blocks.cell is not None and blocks.cell < 1:
+        raise OptionError(f"--cell is {blocks.cell}.", hint="--cell 1, or more")
+    it_is = f"and {_named(subject)} is {'' if kind == 'code' else 'a '}{kind}"
+    if kind != "code":
+        refuse({"--call": code.call, "--input": code.inputs}, f"is for code, {it_is}")
     if kind == "model":
-        _check_spelling(subject, of_input)
-        _refuse(of_rule, init, f"is for rules and functions, and {_named(subject)} is a model")
+        _check_spelling(subject, inputs)
+        refuse(_changed(rule), f"is for rules and functions, {it_is}")
+        _check_inputs(subject, inputs)
         from attnscope.masks.of_model import masks_of_model
 
-        processors = {"tokenizer": tokenizer, "image_processor": image_processor}
-        _check_model(subject, of_input)
-        result = masks_of_model(subject, of_input, of_layers, size, progress, **processors)
+        result = masks_of_model(subject, inputs, layers, block, progress, processors)
     else:
-        why = f"is for models, and {_named(subject)} is {'' if kind == 'code' else 'a '}{kind}"
-        _refuse(of_input, None, why)
-        _refuse(of_layers, None, why)
+        refuse(_changed(inputs) | _changed(layers), f"is for models, {it_is}")
         from attnscope.masks.of_rule import masks_of_function, masks_of_rule
 
         if kind == "code":
-            _refuse(of_rule, None, f"is for rules and functions, and {_named(subject)} is code")
+            refuse(_changed(replace(rule, init=None)), f"is for rules and functions, {it_is}")
             from attnscope.masks.of_code import masks_of_code
 
-            result = masks_of_code(subject, args if inputs is None else inputs, init, call, size)
+            result = masks_of_code(subject, code, rule.init, block)
         elif kind == "function":
-            result = masks_of_function(subject, of_rule, init, size)
+            result = masks_of_function(subject, rule, block)
         else:
-            _refuse(None, init, f"is for functions, and {_named(subject)} is a rule")
-            result = masks_of_rule(subject, of_rule, size)
-    result.cell = cell
+            refuse({"--init": rule.init}, f"is for functions, {it_is}")
+            result = masks_of_rule(subject, rule, block)
+    result.cell = blocks.cell
     return result
 
 
@@ -236,15 +259,9 @@ def _named(subject: Any) -> str:
     return str(subject) if isinstance(subject, str | os.PathLike) else f"this {type(subject).__name__}"
 
 
-def _input_flags(inputs: InputOptions) -> list[str]:
-    """Return the options that give a model something to read."""
-    names = ("text", "file", "ids", "tokens", "image")
-    return [f"--{name}" for name in names if getattr(inputs, name) is not None]
-
-
 def _check_spelling(subject: Any, inputs: InputOptions) -> None:
     """Raise an OptionError for a model that has no input, does not exist, and is spelled like a rule."""
-    if not isinstance(subject, str) or _input_flags(inputs) or os.path.exists(subject):
+    if not isinstance(subject, str) or inputs.names or os.path.exists(subject):
         return
     place, colon, rest = subject.partition(":")
     if near := nearest(place, KINDS):
@@ -253,31 +270,27 @@ def _check_spelling(subject: Any, inputs: InputOptions) -> None:
         )
 
 
-def _check_model(subject: Any, inputs: InputOptions) -> None:
+def _check_inputs(subject: Any, inputs: InputOptions) -> None:
     """Raise an OptionError if a model has no input, or several."""
-    flags = _input_flags(inputs)
-    if not flags:
+    names, texts = inputs.names, inputs.several
+    if not names:
         raise OptionError(
             f"{_named(subject)} is a model, whose masks depend on its input.", hint='--text "…"'
         )
-    if len(flags) > 1:
-        raise OptionError(f"{flags[0]} and {flags[1]} are two inputs.", hint="one of them")
-    several = inputs.text is not None and len(inputs.text) > 1
+    if len(names) > 1:
+        raise OptionError(f"--{names[0]} and --{names[1]} are two inputs.", hint="one of them")
     for name in ("pair", "target"):
-        if several and getattr(inputs, name) is not None:
-            raise OptionError(f"--{name} goes with one --text, and there are {len(inputs.text or ())}.")
-    if inputs.packed and not several:
+        if texts and getattr(inputs, name) is not None:
+            raise OptionError(f"--{name} goes with one --text, and there are {len(texts)}.")
+    if inputs.packed and not texts:
         raise OptionError("--packed puts several texts into one row.", hint='--text "…" --text "…"')
 
 
-def _refuse(group: Any, init: Any, why: str) -> None:
-    """Raise an OptionError if an option of a group is set, or `init`."""
-    defaults = {each.name: each.default for each in fields(group)} if group is not None else {}
-    options = keywords(group) if group is not None else {}
-    options = {
-        name: value
-        for name, value in options.items()
-        if not isinstance(value, type(defaults[name])) or value != defaults[name]
+def _changed(group: Any) -> dict[str, Any]:
+    """Return the options of a group that are not as they are by default, by their flags."""
+    return {
+        f"--{each.name.replace('_', '-')}": value
+        for each in fields(group)
+        if not isinstance(value := getattr(group, each.name), type(each.default))
+        or value != each.default
     }
-    options["init"] = None if init is None or len(init) == 0 else init
-    refuse({f"--{name.replace('_', '-')}": value for name, value in options.items()}, why)

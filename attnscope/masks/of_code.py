@@ -19,6 +19,7 @@ from attnscope.implementations.inputs import inputs_by_name
 from attnscope.implementations.options import Pairing
 from attnscope.masks.hidden import UndecidedError, VisibleKeys, visible_keys
 from attnscope.masks.matrices import planes_of_matrix
+from attnscope.masks.options import CodeOptions
 from attnscope.masks.result import AttentionMask, AttentionMasks
 from attnscope.masks.summary import mask_of_planes
 from attnscope.observe.operators.anatomy import Anatomy
@@ -34,15 +35,15 @@ HINT = "audit, which measures which positions influence which in any code"
 
 
 def masks_of_code(
-    subject: Any, inputs: Any, init: Texts | None, call: str | None, block: tuple[int, int]
+    subject: Any, code: CodeOptions, init: Texts | None, block: tuple[int, int]
 ) -> AttentionMasks:
     """Call code once, and return the mask of each attention that it computes.
 
     Args:
         subject: a function, class or module, itself or as `file.py:NAME`.
-        inputs: its tensors, by position or by name, or specifications; none: the usual ones.
+        code: its tensors, by position or by name, or specifications, without any the usual ones; and
+            the method to call.
         init: the arguments of a class.
-        call: the method to call; None: `forward`.
         block: the numbers of queries and keys in a block.
 
     Raises:
@@ -50,11 +51,12 @@ def masks_of_code(
         AttnscopeError: it cannot be built, or the inputs do not fit.
     """
     loaded = load_target(subject)
-    named_inputs = inputs_by_name(subject, inputs, call)
+    inputs = () if code.inputs is None else code.inputs
+    named_inputs = inputs_by_name(subject, inputs, code.call)
     notices = []
     with kept_global_random_state():
         pairing = Pairing(
-            init or (), named_inputs, call=call, dtype=_dtype_of(loaded.object, named_inputs)
+            init or (), named_inputs, call=code.call, dtype=_dtype_of(loaded.object, named_inputs)
         )
         if not named_inputs:
             usual = fitting_inputs(subject, pairing)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from attnscope.masks.matrices import planes_of_matrix
-from attnscope.masks.options import InputOptions, LayerOptions
 from attnscope.masks.result import AttentionMask, AttentionMasks
 from attnscope.masks.summary import mask_of_planes
-from attnscope.models.masks.model_masks import LayerGroup, MaskRun, model_masks
-from attnscope.models.options import ReadOptions
+from attnscope.models.masks.model_masks import LayerGroup, model_masks
+from attnscope.models.masks.options import InputOptions, LayerOptions
 from attnscope.process.progress import Progress
 
 
@@ -19,7 +18,7 @@ def masks_of_model(
     layers: LayerOptions,
     block: tuple[int, int],
     progress: Progress,
-    **processors: Any,
+    processors: tuple[Any, Any] = (None, None),
 ) -> AttentionMasks:
     """Run a model, and return the masks of all layers.
 
@@ -29,7 +28,7 @@ def masks_of_model(
         layers: the layers to show, and how the model is run.
         block: the numbers of queries and keys in a block.
         progress: called with the progress of the work.
-        processors: the tokenizer and image processor of a loaded model.
+        processors: the tokenizer and the image processor of a loaded model.
     """
     from attnscope.process.devices import check_device_name
     from attnscope.process.memory import check_imports, return_freed_memory
@@ -37,30 +36,7 @@ def masks_of_model(
     check_device_name(layers.device)
     check_imports(transformers=True)
     return_freed_memory()
-    texts = inputs.text if inputs.text is not None and len(inputs.text) > 1 else None
-    text = inputs.text[0] if inputs.text and texts is None else None
-    single = ReadOptions(
-        text=text,
-        file=inputs.file,
-        ids=inputs.ids,
-        tokens=inputs.tokens,
-        pair=inputs.pair,
-        target=inputs.target,
-        image=inputs.image,
-        truncate=inputs.truncate,
-    )
-    run = MaskRun(
-        texts,
-        inputs.packed,
-        single,
-        layers.layer,
-        layers.stack,
-        layers.kernel,
-        layers.verify,
-        layers.dtype,
-        layers.device,
-    )
-    found = model_masks(model, run, progress, **processors)
+    found = model_masks(model, inputs, layers, progress, processors)
     masks = [_mask(group, block) for group in found.groups]
     return AttentionMasks(found.name, found.name, masks, None, found.checks, found.notices)
 

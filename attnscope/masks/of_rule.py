@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
@@ -74,12 +74,7 @@ def _as_arguments() -> Iterator[None]:
         raise type(error)(error.message, hint=error.hint.replace("--mask ", "")) from error
 
 
-def masks_of_function(
-    subject: Any,
-    options: RuleOptions,
-    init: Sequence[str] | Mapping[str, Any] | None,
-    block: tuple[int, int],
-) -> AttentionMasks:
+def masks_of_function(subject: Any, options: RuleOptions, block: tuple[int, int]) -> AttentionMasks:
     """Return the mask of a function, or of a `BlockMask`.
 
     Raises:
@@ -99,7 +94,7 @@ def masks_of_function(
             )
     sizes = _sizes(options, Masks())
     _check_memory(sizes)
-    function, name = function_of(subject, init, sizes)
+    function, name = function_of(subject, options.init, sizes)
     visible = visible_by_function(function, name, sizes)
     return _result(name, planes_of_matrix(visible, sizes), sizes, block)
 
@@ -111,7 +106,7 @@ def _of_block_mask(subject: Any, options: RuleOptions, block: tuple[int, int]) -
 
     n_batch, n_head, n_Q, n_K = subject.shape
     sizes = {"n_batch": n_batch, "n_head": n_head, "n_Q": n_Q, "n_K": n_K}
-    if any(value is not None for value in vars(options).values()):
+    if any(value is not None for name, value in vars(options).items() if name != "init"):
         raise OptionError("a BlockMask has sizes of its own.", hint="its mask_mod, for other sizes")
     _check_memory(sizes)
     device = subject.kv_num_blocks.device

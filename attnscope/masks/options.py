@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from attnscope.models.options import StackName
-from attnscope.options import (
-    DEVICES,
-    DTYPES,
-    Alignment,
-    alignment_of_queries,
-    inputs_of_calls,
-    option,
-)
-
-RULE, CODE, MODEL, VIEW = "Masks by a rule", "Masks of code", "Input of a model", "View"
+from attnscope.options import Alignment, alignment_of_queries, inputs_of_calls, option
 
 
 @dataclass(frozen=True)
 class RuleOptions:
     """The sizes and arguments of a mask that is not a model's."""
 
-    PANEL = RULE
+    PANEL = "Masks by a rule"
 
     nq: int | None = option("Queries (n_Q).", shown="16", common=True)
     nk: int | None = option(
@@ -49,7 +38,7 @@ class RuleOptions:
 class CodeOptions:
     """What code is called with, and its method."""
 
-    PANEL = CODE
+    PANEL = "Masks of code"
 
     inputs: list[str] | None = inputs_of_calls(
         "Argument of a call, as in trace: x=B:2,T:13,C:64. Repeatable."
@@ -58,67 +47,10 @@ class CodeOptions:
 
 
 @dataclass(frozen=True)
-class InputOptions:
-    """The input of a model."""
-
-    PANEL = MODEL
-
-    text: list[str] | None = option(
-        "A text. Repeatable: several are padded to a batch.", metavar="TEXT", common=True
-    )
-    packed: bool = option("Put several texts into one row, without padding.", default=False, common=True)
-    file: Path | None = option("Use the content of a file as the text.", metavar="FILE")
-    ids: str | None = option(
-        "Use token ids in place of a text, without special tokens added: 101,2023,102.", metavar="N,…"
-    )
-    tokens: str | None = option(
-        "Use entries of the vocabulary in place of a text, without special tokens added.",
-        metavar="'A B C'",
-    )
-    pair: str | None = option("The second text of a pair.", metavar="TEXT")
-    target: str | None = option("The decoder's text, for an encoder-decoder model.", metavar="TEXT")
-    image: Path | None = option("An image, for a vision model.", metavar="FILE")
-    truncate: bool = option("Truncate a text that is longer than the model accepts.", default=False)
-
-
-@dataclass(frozen=True)
-class LayerOptions:
-    """The layers of a model, and how it runs."""
-
-    PANEL = MODEL
-
-    layer: str | None = option(
-        "Layer, counted from 0; 0-3, 0,2 or all.",
-        metavar="N",
-        shown="all",
-        common=True,
-        values="layers",
-    )
-    stack: StackName | None = option(
-        "Stack of layers: self, encoder, decoder, cross, text, vision or audio.", shown="all"
-    )
-    kernel: str | None = option(
-        "Kernel that masks are made for: eager, sdpa, flex_attention, flash_attention_2, …",
-        shown="the model's default",
-        common=True,
-        values=("eager", "sdpa", "flex_attention", "flash_attention_2"),
-    )
-    verify: bool = option(
-        "Compare with what each kernel does; exit with status 1 if they differ.",
-        default=False,
-        common=True,
-    )
-    dtype: str | None = option(
-        "Dtype of the model: float32, bfloat16, float16 or float64.", shown="as stored", values=DTYPES
-    )
-    device: str = option("Device: cpu, cuda, cuda:1, mps or xpu.", default="cpu", values=DEVICES)
-
-
-@dataclass(frozen=True)
 class BlockOptions:
     """The blocks of a block-sparse kernel, and the cells of the picture."""
 
-    PANEL = VIEW
+    PANEL = "View"
 
     block: str | None = option(
         "Queries and keys in a block of a block-sparse kernel: 64, or 128,64.",

@@ -7,13 +7,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from attnscope.checkpoints.indices import Indices, check_indices, parse_indices
+from attnscope.checkpoints.indices import check_indices, parse_indices
 from attnscope.checkpoints.loaded import LoadedModel, find_model
 from attnscope.document.result import Check
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.masks.inputs import Batch, read_texts
 from attnscope.models.masks.observed import ObservedMask, observe_masks
-from attnscope.models.options import ReadOptions
+from attnscope.models.masks.options import InputOptions, LayerOptions
 from attnscope.models.read_inputs import read_inputs
 from attnscope.models.tokens import Token
 from attnscope.process.progress import Progress, stage, without_garbage_collection
@@ -66,42 +66,21 @@ class ModelMasks:
     notices: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class MaskRun:
-    """How a model is run.
-
-    Attributes:
-        texts: several texts; None: `inputs` has the only one.
-        packed: whether they share a row.
-        inputs: the input, if it is a single one.
-        layers: the layers to show, as in `parse_indices`.
-        stack: the stack to show; None: all that run.
-        kernel: the kernel that masks are made for; None: the model's default.
-        verify: whether to compare with the kernels themselves.
-        dtype, device: as in `load_model`.
-    """
-
-    texts: Sequence[str] | None
-    packed: bool
-    inputs: ReadOptions
-    layers: Indices
-    stack: str | None
-    kernel: str | None
-    verify: bool
-    dtype: str | None
-    device: str
-
-
 def model_masks(
-    model: Any, run: MaskRun, progress: Progress, *, tokenizer: Any = None, image_processor: Any = None
+    model: Any,
+    inputs: InputOptions,
+    run: LayerOptions,
+    progress: Progress,
+    processors: tuple[Any, Any] = (None, None),
 ) -> ModelMasks:
     """Run a model once, and return the masks of all layers.
 
     Args:
         model: as in `attention_maps`.
-        run: the input, and how the model is run.
+        inputs: one input, or several texts.
+        run: the layers to show, and how the model is run.
         progress: called with the progress of the work.
-        tokenizer, image_processor: those of a loaded model.
+        processors: the tokenizer and the image processor of a loaded model.
 
     Raises:
         ModelError: there is no such model, stack or layer, or transformers cannot run it.
@@ -111,25 +90,25 @@ def model_masks(
     from attnscope.process.devices import check_device, kept_random_state
     from attnscope.process.verbosity import kept_verbosity
 
-    checkpoint = find_model(model, tokenizer, image_processor)
-    layers = parse_indices("--layer", run.layers)
+    checkpoint = find_model(model, *processors)
+    layers = parse_indices("--layer", run.layer)
     with kept_verbosity(), kept_random_state(device_of(checkpoint, run.device)):
         check_device(run.device)
         with stage(progress, f"loading {checkpoint.name} …"), without_garbage_collection():
-            loaded, batch = _load(checkpoint, run)
+            loaded, batch = _load(checkpoint, inputs, run)
         with stage(progress, f"running {checkpoint.name} …"), as_model_error(checkpoint):
-            masks = _observe(checkpoint, loaded, batch, run, measures=False)
-            notices = [*batch.notices, *_not_observed(checkpoint, loaded, batch, run, masks)]
+            masks = _observe(loaded, batch, run.kernel, measures=False)
+            notices = [*batch.notices, *_not_observed(checkpoint, loaded, batch, masks)]
             chosen = _chosen(checkpoint.name, loaded, masks, layers, run.stack)
             checks = None
             if run.verify:
-                measured = _observe(checkpoint, loaded, batch, run, measures=True)
+                measured = _observe(loaded, batch, run.kernel, measures=True)
                 checks = _checks(chosen, measured)
     groups = _groups(chosen, batch)
-    return ModelMasks(checkpoint.name, groups, checks, notices + _notices(run, chosen))
+    return ModelMasks(checkpoint.name, groups, checks, notices + _notices(run.kernel, chosen))
 
 
-def _load(checkpoint: Checkpoint, run: MaskRun) -> tuple[Any, Batch]:
+def _load(checkpoint: Checkpoint, inputs: InputOptions, run: LayerOptions) -> tuple[Any, Batch]:
     """Load a model and its input."""
     from attnscope.models.decode import give_target
     from attnscope.models.load import device_of, disable_cache, load_config, load_model
@@ -138,13 +117,12 @@ def _load(checkpoint: Checkpoint, run: MaskRun) -> tuple[Any, Batch]:
 
     config, device = load_config(checkpoint), device_of(checkpoint, run.device)
     reading = None
-    if run.texts is None:
-        reading = read_inputs(run.inputs, checkpoint, config)
+    if inputs.several is None:
+        reading = read_inputs(inputs.single, checkpoint, config)
     else:
         check_reads(checkpoint, config, "text")
-        batch = read_texts(
-            checkpoint, config, run.texts, packed=run.packed, truncate=run.inputs.truncate
-        )
+        options = {"packed": inputs.packed, "truncate": inputs.truncate}
+        batch = read_texts(checkpoint, config, inputs.several, **options)
     check_weights_fit(checkpoint, config, run.dtype, device, what="masks")
     own = checkpoint.module.config._attn_implementation if isinstance(checkpoint, LoadedModel) else None
     called = run.kernel if run.kernel in CALLED else None
@@ -152,7 +130,7 @@ def _load(checkpoint: Checkpoint, run: MaskRun) -> tuple[Any, Batch]:
     disable_cache(model)
     if reading is not None:
         reading.to(device)
-        if run.inputs.target is not None:
+        if inputs.target is not None:
             give_target(checkpoint, model, reading)
         batch = Batch.of(reading)
     batch.inputs = {name: tensor.to(model.device) for name, tensor in batch.inputs.items()}
@@ -177,19 +155,17 @@ def _check_kernel(name: str, model: Any, kernel: str | None) -> None:
         )
 
 
-def _observe(
-    checkpoint: Checkpoint, model: Any, batch: Batch, run: MaskRun, *, measures: bool
-) -> list[ObservedMask]:
+def _observe(model: Any, batch: Batch, kernel: str | None, *, measures: bool) -> list[ObservedMask]:
     """Run a model, and return the masks of all layers in order."""
     from attnscope.models.forward import run as run_model
 
-    computes = run.kernel is None or run.kernel in CALLED
+    computes = kernel is None or kernel in CALLED
     if measures and not computes:
         raise OptionError(
-            f"--verify asks the kernel itself, and {run.kernel} is not called here.",
+            f"--verify asks the kernel itself, and {kernel} is not called here.",
             hint="a loaded model that uses it, in Python; or without --verify",
         )
-    with _kernel(model, run.kernel), nullcontext() if computes else _uncompiled():
+    with _kernel(model, kernel), nullcontext() if computes else _uncompiled():
         return observe_masks(
             model, lambda: run_model(model, batch, logits=False), computes=computes, measures=measures
         )
@@ -216,7 +192,7 @@ def _uncompiled() -> Any:
 
 
 def _not_observed(
-    checkpoint: Checkpoint, model: Any, batch: Batch, run: MaskRun, masks: list[ObservedMask]
+    checkpoint: Checkpoint, model: Any, batch: Batch, masks: list[ObservedMask]
 ) -> list[str]:
     """Add the masks of stacks that do not call the registry, from their own weights; return notices.
 
@@ -337,11 +313,11 @@ def _checks(masks: Sequence[ObservedMask], measured: Sequence[ObservedMask]) -> 
     return [Check.within(name, float(sum(counts)), 0.0, note) for name, counts in differing.items()]
 
 
-def _notices(run: MaskRun, masks: Sequence[ObservedMask]) -> list[str]:
+def _notices(kernel: str | None, masks: Sequence[ObservedMask]) -> list[str]:
     """Return sentences about kernels that were not called, or that were asked."""
     notices = []
-    if run.kernel is not None and run.kernel not in CALLED:
-        notices.append(f"{run.kernel} was not called: this is what it would see of its arguments.")
+    if kernel is not None and kernel not in CALLED:
+        notices.append(f"{kernel} was not called: this is what it would see of its arguments.")
     if asked := sorted({each.kernel for each in masks if each.measured and each.path}):
         notices.append(
             f"what {', '.join(asked)} does with its arguments is unknown, so it was called with queries"

@@ -1,0 +1,83 @@
+"""Options of a run of a model whose masks are observed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnscope.models.options import ReadOptions, StackName
+from attnscope.options import DEVICES, DTYPES, option
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """The input of a model."""
+
+    PANEL = "Input of a model"
+
+    text: list[str] | None = option(
+        "A text. Repeatable: several are padded to a batch.", metavar="TEXT", common=True
+    )
+    packed: bool = option("Put several texts into one row, without padding.", default=False, common=True)
+    file: Path | None = option("Use the content of a file as the text.", metavar="FILE")
+    ids: str | None = option(
+        "Use token ids in place of a text, without special tokens added: 101,2023,102.", metavar="N,…"
+    )
+    tokens: str | None = option(
+        "Use entries of the vocabulary in place of a text, without special tokens added.",
+        metavar="'A B C'",
+    )
+    pair: str | None = option("The second text of a pair.", metavar="TEXT")
+    target: str | None = option("The decoder's text, for an encoder-decoder model.", metavar="TEXT")
+    image: Path | None = option("An image, for a vision model.", metavar="FILE")
+    truncate: bool = option("Truncate a text that is longer than the model accepts.", default=False)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the inputs that are set; more than one is an error."""
+        return self.single.names
+
+    @property
+    def several(self) -> list[str] | None:
+        """Several texts; None: there is a single input."""
+        return self.text if self.text is not None and len(self.text) > 1 else None
+
+    @property
+    def single(self) -> ReadOptions:
+        """The input, if it is a single one."""
+        text = " ".join(self.text) if self.text else None
+        others = (self.file, self.ids, self.tokens, self.pair, self.target, self.image)
+        return ReadOptions(text, *others, truncate=self.truncate)
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """The layers of a model, and how it runs."""
+
+    PANEL = "Input of a model"
+
+    layer: str | None = option(
+        "Layer, counted from 0; 0-3, 0,2 or all.",
+        metavar="N",
+        shown="all",
+        common=True,
+        values="layers",
+    )
+    stack: StackName | None = option(
+        "Stack of layers: self, encoder, decoder, cross, text, vision or audio.", shown="all"
+    )
+    kernel: str | None = option(
+        "Kernel that masks are made for: eager, sdpa, flex_attention, flash_attention_2, …",
+        shown="the model's default",
+        common=True,
+        values=("eager", "sdpa", "flex_attention", "flash_attention_2"),
+    )
+    verify: bool = option(
+        "Compare with what each kernel does; exit with status 1 if they differ.",
+        default=False,
+        common=True,
+    )
+    dtype: str | None = option(
+        "Dtype of the model: float32, bfloat16, float16 or float64.", shown="as stored", values=DTYPES
+    )
+    device: str = option("Device: cpu, cuda, cuda:1, mps or xpu.", default="cpu", values=DEVICES)

@@ -18,8 +18,9 @@ from attnscope.cli.output import (
 )
 from attnscope.errors import OptionError, warn_idle
 from attnscope.maps.options import HeadOptions, RunOptions, ShownOptions
+from attnscope.maps.request import MapRequest
 from attnscope.models.options import ReadOptions
-from attnscope.options import keywords, option
+from attnscope.options import option
 from attnscope.suggestions import quoted
 
 if TYPE_CHECKING:
@@ -108,10 +109,10 @@ def model(
     map_alone = is_table and not (shown.top or more.steps or more.verify)
     idle = [*idle_force, ("--wide", output.wide and map_alone, "a map has no columns")]
     warn_idle((value, option, why) for option, value, why in idle)
-    what: dict[str, Any] = {"stats": output.stats}
-    what |= keywords(which) | keywords(reads) | keywords(shown) | keywords(run) | keywords(more)
-    del what["circuits"]
-    return _show_attention(model, what, output)
+    request = MapRequest(
+        reads, which, shown, run, steps=more.steps, stats=output.stats, verify=more.verify
+    )
+    return _show_attention(model, request, output)
 
 
 # Weights.
@@ -190,9 +191,9 @@ def _show_weights(model: str | None, which: HeadOptions, output: ModelOutput, mo
 # Attention.
 
 
-def _show_attention(model: str | None, what: dict[str, Any], output: ModelOutput) -> int:
+def _show_attention(model: str | None, request: MapRequest, output: ModelOutput) -> int:
     """Run a model and show its heads' attention maps; return the exit status: 1 if a check fails."""
-    from attnscope.maps.attention_maps import attention_maps
+    from attnscope.maps.attention_maps import collect_maps
 
     replace(output, force=output.force and output.save is not None).check([])
     output.check_drawings("attention.html")
@@ -200,11 +201,16 @@ def _show_attention(model: str | None, what: dict[str, Any], output: ModelOutput
     copies = max(COPIES_OF_A_FORMAT[output.format], COPIES_OF_A_PICTURE if drawn else 0)
     if output.format is Format.TABLE and not drawn and not output.show:
         copies = 0
-    if what["steps"]:
-        what["keep"] = output.keep
-    files: dict[str, Any] = {"page": output.page is not None, "save": output.save, "force": output.force}
+    request = replace(
+        request,
+        keep=request.steps and output.keep,
+        page=output.page is not None,
+        save=output.save,
+        force=output.force,
+        copies=copies,
+    )
     with shown_progress() as progress, notices_shown():
-        maps = attention_maps(model, **what, **files, copies=copies, progress=progress)
+        maps = collect_maps(request, model, progress)
     if maps.whole_file is not None:
         size = maps.whole_file.stat().st_size
         output.tell_written(len(maps.maps), size, f"whole maps of {maps.size_text} weights")
@@ -217,7 +223,7 @@ def _show_attention(model: str | None, what: dict[str, Any], output: ModelOutput
     if maps.steps is not None:
         _print_steps(maps, output, write)
     else:
-        _print_maps(maps, output, write, pool=what["pool"])
+        _print_maps(maps, output, write, pool=request.display.pool)
     return exit_status(maps.checks)
 
 

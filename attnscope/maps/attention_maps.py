@@ -139,7 +139,7 @@ def attention_maps(
         force=force,
         copies=copies,
     )
-    return _maps_of(request, model, tokenizer, image_processor, progress)
+    return collect_maps(request, model, progress, tokenizer, image_processor)
 
 
 def _only(texts: Sequence[str]) -> str:
@@ -206,15 +206,19 @@ def attention_steps(
         keep=keep,
         verify=verify,
     )
-    maps = _maps_of(request, model, tokenizer, image_processor, progress)
+    maps = collect_maps(request, model, progress, tokenizer, image_processor)
     assert maps.steps is not None
     return maps.steps
 
 
-def _maps_of(
-    request: MapRequest, model: Any, tokenizer: Any, image_processor: Any, progress: Progress
+def collect_maps(
+    request: MapRequest,
+    model: Any,
+    progress: Progress,
+    tokenizer: Any = None,
+    image_processor: Any = None,
 ) -> AttentionMaps:
-    """Run a model, given by its name or itself, for a request."""
+    """Run a model, given by its name or itself, and collect the maps that a request asks for."""
     request.check()
     from attnscope.models.load import device_of
     from attnscope.process.devices import kept_random_state

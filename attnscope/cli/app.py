@@ -45,7 +45,7 @@ COMMANDS = {
     "example": "The formula worked out with small integers: by rows, by columns, and for one query.",
     "scaling": "Why scores are divided by √d_K: the softmax with and without the scale.",
     "trace": "Your own code: every tensor that it names, and what looks wrong.",
-    "compare": "Your own attention beside another: is it right, and where do they part?",
+    "compare": "Your own attention beside another: which tensor differs first, and why?",
     "audit": "A model, or your own attention: which positions can influence which, and is that right?",
     "run": "Your own program: the first calls of an attention module, with their real inputs.",
     "bert": "One head of a BERT: its weights, or what it attends to in a --text.",

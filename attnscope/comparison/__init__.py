@@ -1,1 +1,1 @@
-"""Comparison of two attentions: where they part, and why."""
+"""Comparison of two attentions: which tensor differs first, and why."""

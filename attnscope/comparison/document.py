@@ -36,7 +36,7 @@ LONGEST = 16
 
 
 def document(result: Comparison) -> list[Block]:
-    """Return the verdict, a row for each tensor, and where the two part and why."""
+    """Return the verdict, a row for each tensor, and which tensors differ first, and why."""
     blocks: list[Block] = [_heading(result)]
     if result.weights:
         pairs = f"the same weights: {weight_pairs(result.weights)}"
@@ -128,7 +128,7 @@ def _is_statement(site: Site) -> bool:
 
 
 def _divergence(result: Comparison, each: Divergence) -> Verdict:
-    """Return where the two part: how far, in which lines, and why."""
+    """Show a tensor that differs first: how far, in which lines, and why."""
     tensor = result[each.role]
     at = ", ".join(f"{axis} {i}" for axis, i in tensor.index.items())
     share = (

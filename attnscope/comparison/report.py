@@ -265,14 +265,14 @@ def _sequences_name(examination: Examination, n_sequence: int) -> str:
 
 def _tensors(examination: Examination) -> Iterable[ComparedTensor]:
     """Yield the tensors that both sides have, each with its status."""
-    parted = {each.role for each in examination.divergences}
+    divergent = {each.role for each in examination.divergences}
     ends = examination.a.anatomy.end, examination.b.anatomy.end
     causes = {each.role: each.cause or "" for each in examination.divergences}
     n_head = n_head_of(examination.a, examination.b)
     for role, found in examination.found.items():
         is_idle = role in UNCHANGED and not _is_stage(examination, role)
         is_again = role == "output" and ends[0] == ends[1] != "output"
-        if role not in parted and (is_idle or is_again):
+        if role not in divergent and (is_idle or is_again):
             continue
         tensor = require_tensor(examination.a, role)
         dims, shape = _axes(examination, role, tensor, n_head)
@@ -287,7 +287,7 @@ def _tensors(examination: Examination) -> Iterable[ComparedTensor]:
             index=_index(found, dims, shape),
             share=_share(examination, role, found),
             rounding=examination.rounding.get(role),
-            status=_status(examination, role, found, parted),
+            status=_status(examination, role, found, divergent),
             factor=found.factor,
         )
 
@@ -319,8 +319,8 @@ def _is_stage(examination: Examination, role: str) -> bool:
     return False
 
 
-def _status(examination: Examination, role: str, found: Difference, parted: set[str]) -> str:
-    if role in parted:
+def _status(examination: Examination, role: str, found: Difference, divergent: set[str]) -> str:
+    if role in divergent:
         return "different"
     if not found.is_comparable:
         return "form"
@@ -329,7 +329,7 @@ def _status(examination: Examination, role: str, found: Difference, parted: set[
     later = [each for each, sources in SOURCES.items() if role in sources and each in examination.found]
     if later and all(examination.found[each].is_equal for each in later):
         return "form"
-    return "follows" if parted else "form"
+    return "follows" if divergent else "form"
 
 
 def _axes(

@@ -1,4 +1,4 @@
-"""Two attentions on the same input: which tensors are equal, where they part, and why."""
+"""Two attentions on the same input: which tensors are equal, which differs first, and why."""
 
 from __future__ import annotations
 
@@ -125,7 +125,8 @@ class Comparison(Result):
         sizes: the sizes by name.
         dtype, device, seed: those of the run.
         tensors: the tensors that both compute, in order.
-        divergences: where they part, in order; empty if they are equal; None if that is unknown.
+        divergences: the tensors that differ although all that they come from is equal, in order; empty
+            if the two are equal; None if that is unknown.
         explained: whether the causes together make both outputs equal.
         n_causes: the number of common causes that were tested.
         weights: which weights were copied; None if there are none.
@@ -184,11 +185,11 @@ class Comparison(Result):
 
     @property
     def check(self) -> Check:
-        """The comparison as one check: that the outputs are equal, and where the two part if not."""
+        """The comparison as one check: that the outputs are equal, or which tensors differ first."""
         output = self.checks[0] if self.checks else Check(self.a, None, None, None)
-        parted = [f"{each.role}: {each.cause or 'unexplained'}" for each in self.divergences or []]
+        causes = [f"{each.role}: {each.cause or 'unexplained'}" for each in self.divergences or []]
         ok = {"equal": True, "different": False}.get(self.status)
-        note = "; ".join(parted) or "; ".join(self.notices)
+        note = "; ".join(causes) or "; ".join(self.notices)
         return Check(self.a, output.max_abs_diff, output.tolerance, ok, note)
 
     def __getitem__(self, role: str) -> ComparedTensor:

@@ -187,7 +187,7 @@ def split_otherwise(a, b):
     return result
 
 
-def parted(a, b):
+def divergences_of(a, b):
     return [(each.role, each.cause) for each in split_otherwise(a, b).divergences]
 
 
@@ -205,28 +205,28 @@ def test_a_projection_whose_features_are_split_otherwise_is_blamed_on_the_line_o
         for role in ("Q_feat", "K_feat", "V_feat"):
             assert (result[role].a.expression, result[role].b.expression) == (in_a, in_b)
     assert "b takes 0–23 for Q, and a 0–7, 24–31, 48–55" in result.divergences[0].explanation
-    assert parted(splits.HeadsThree, splits.HeadsThree) == []
+    assert divergences_of(splits.HeadsThree, splits.HeadsThree) == []
 
 
 def test_values_that_are_one_position_late():
     cause = "V one position late"
-    assert parted(splits.ThreeHeads, splits.Late) == [("V", cause)]
-    assert parted(splits.Late, splits.ThreeHeads) == [("V", cause)]
-    assert parted(splits.ThreeHeads, splits.Around) == [("V_feat", cause)]
-    assert parted(splits.Around, splits.ThreeHeads) == [("V_feat", "V one position early")]
-    assert parted(splits.ThreeHeads, splits.Reversed) == [("V_feat", "tokens in another order")]
-    assert parted(splits.Late, splits.Late) == []
+    assert divergences_of(splits.ThreeHeads, splits.Late) == [("V", cause)]
+    assert divergences_of(splits.Late, splits.ThreeHeads) == [("V", cause)]
+    assert divergences_of(splits.ThreeHeads, splits.Around) == [("V_feat", cause)]
+    assert divergences_of(splits.Around, splits.ThreeHeads) == [("V_feat", "V one position early")]
+    assert divergences_of(splits.ThreeHeads, splits.Reversed) == [("V_feat", "tokens in another order")]
+    assert divergences_of(splits.Late, splits.Late) == []
 
 
 def test_rotated_pairs_that_are_joined_as_halves_in_keys_alone():
     cause = "pairs joined otherwise"
-    assert parted(splits.Interleaved, splits.KeysApart) == [("K", cause)]
-    assert parted(splits.KeysApart, splits.Interleaved) == [("K", cause)]
-    assert parted(splits.Interleaved, splits.BothApart) == []
+    assert divergences_of(splits.Interleaved, splits.KeysApart) == [("K", cause)]
+    assert divergences_of(splits.KeysApart, splits.Interleaved) == [("K", cause)]
+    assert divergences_of(splits.Interleaved, splits.BothApart) == []
 
 
 def test_a_mask_that_is_multiplied_into_the_scores_in_either_direction():
     cause = "mask multiplied"
-    assert parted(splits.Masked, splits.MaskMultiplied) == [("scores_masked", cause)]
-    assert parted(splits.MaskMultiplied, splits.Masked) == [("scores_masked", cause)]
-    assert parted(splits.Masked, splits.MaskAdded) == []
+    assert divergences_of(splits.Masked, splits.MaskMultiplied) == [("scores_masked", cause)]
+    assert divergences_of(splits.MaskMultiplied, splits.Masked) == [("scores_masked", cause)]
+    assert divergences_of(splits.Masked, splits.MaskAdded) == []

@@ -1,4 +1,4 @@
-"""What tensors say about attention, beside what configurations say, and where the two part."""
+"""What tensors say about attention, beside what configurations say, and where the two differ."""
 
 import json
 from math import prod

@@ -1,1 +1,1 @@
-"""Both sides arranged alike: which tensors differ, and where they part."""
+"""Both sides arranged alike: which tensors differ, and which of them first."""

@@ -1,4 +1,4 @@
-"""Runs both sides, in float64 and in the run's dtype, and finds where they part, and why."""
+"""Runs both sides, in float64 and in the run's dtype, and finds which tensors differ first, and why."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Examination:
         found: their differences.
         rounding: by role, the difference that the run's dtype causes on the side where it is smaller.
         narrow: by role, the difference of both sides in the run's dtype.
-        divergences: where they part.
-        small: where they part in float64 by less than rounding in the run's dtype.
+        divergences: the tensors that differ although their sources are equal, or were corrected.
+        small: those that differ in float64 by less than rounding in the run's dtype.
         left_out: the side, `a` or `b`, that computes more than the other, which is compared up to
             `end`; None if neither does, or both are compared as a whole.
-        explained: whether the outputs are equal once all tensors in which they part are corrected.
+        explained: whether the outputs are equal once all of these tensors are corrected.
     """
 
     a: State
@@ -184,7 +184,7 @@ def examine(exact: Runs, narrow: Runs, *, part: str | None = None) -> Examinatio
     examination = Examination(a, b, differences(a, b), *_rounding((a, b), narrow))
     examination.left_out = part if is_cut or (is_open and "output" not in shorter.roles) else None
     examination.end = shorter.end if is_cut else "x"
-    _part(examination)
+    _find_divergences(examination)
     return examination
 
 
@@ -200,11 +200,11 @@ def _cut(longer: Anatomy, shorter: Anatomy) -> bool:
     return True
 
 
-def _part(examination: Examination) -> None:
-    """Find where two sides part, one place after the other, and whether nothing else does.
+def _find_divergences(examination: Examination) -> None:
+    """Find the tensors that differ first, one after the other, and whether nothing else differs.
 
-    Each tensor in which they part in float64 is corrected, and what follows is computed again; one
-    that parts by less than rounding is corrected, too, and not counted.
+    Each of them is corrected, and what follows is computed again; one that differs by less than
+    rounding is corrected, too, and not counted.
     """
     a, b = examination.a, State(examination.b.anatomy, examination.b.order)
     tolerances, is_strict = examination.tolerances, True
@@ -216,9 +216,7 @@ def _part(examination: Examination) -> None:
             examination.explained = True
             return
         if is_strict and _agrees(lenient) and not lenient[first].is_equal:
-            is_strict = (
-                False  # what parts them, such as another order of features, does not reach scores
-            )
+            is_strict = False  # the difference, such as another order of features, does not reach scores
             continue
         case = Case(first, a, b, found[first], tolerances.get(first, 0.0))
         divergence, corrected = _explained(case)
@@ -250,7 +248,7 @@ def without_counterpart(found: Mapping[str, Difference]) -> list[str]:
 
 
 def _first_root(found: Mapping[str, Difference], b: State) -> str | None:
-    """Return the tensor that parts first in the order of b's code; None if the outputs are equal."""
+    """Return the tensor that differs first in the order of b's code; None if the outputs are equal."""
     lost = without_counterpart(found)
     wrong = roots({role: each for role, each in found.items() if role not in lost})
     if not wrong:

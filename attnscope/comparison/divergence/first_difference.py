@@ -1,4 +1,4 @@
-"""Finds where two attentions part: the first tensor that differs although its sources are equal."""
+"""Finds the first tensor of two attentions that differs although its sources are equal."""
 
 from __future__ import annotations
 

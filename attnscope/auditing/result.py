@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from attnscope.document.result import Part, Result
@@ -173,8 +174,23 @@ class Audit(Result):
     def document(self) -> list[Block]:
         """Build a row for each property, and the evidence for those that are broken."""
         from attnscope.auditing.document import document
+        from attnscope.auditing.figure import draw_audit
+        from attnscope.auditing.picture import pictures
+        from attnscope.document.blocks import Plot
 
-        return document(self)
+        missing = "the influence of positions on each other was not measured"
+        plot = Plot(partial(draw_audit, result=self), missing="" if pictures(self) else missing)
+        return [*document(self), plot]
+
+    def page(self) -> str:
+        """Return a page that explains each picture under the pointer."""
+        from attnscope.auditing.picture import subjects
+        from attnscope.auditing.svg import data_of
+        from attnscope.document.page.document import document
+
+        data = [None if picture is None else data_of(picture) for _, picture in subjects(self)]
+        title = f"{self.name} · audit"
+        return document(title, self._repr_html_(), script="influence.js", data=data)
 
     @property
     def verdict(self) -> str:

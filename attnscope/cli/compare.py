@@ -7,18 +7,7 @@ from typing import Annotated
 import typer
 
 from attnscope.cli.options import FigureOptions, Format, TableOptions, expanded
-from attnscope.cli.output import (
-    draw,
-    notices_shown,
-    print_json,
-    print_result,
-    put,
-    shown_progress,
-    stdout,
-    tell,
-    written_first,
-)
-from attnscope.comparison.map_differences import HeadDifferences, MapDifferences
+from attnscope.cli.output import draw, notices_shown, print_result, shown_progress, written_first
 from attnscope.comparison.options import Arguments, Execution, Models, Reference
 from attnscope.comparison.result import Comparison
 from attnscope.completion import completion
@@ -84,22 +73,5 @@ def compare(
     with written_first(
         lambda: draw(result, files.plot, files.page, lambda: ("their heads", ""), force=files.force)
     ):
-        _print_heads(result, output)
+        print_result(result, output)
     return DIFFERENT if result.changed else EQUAL
-
-
-def _print_heads(result: HeadDifferences | MapDifferences, output: TableOptions) -> None:
-    from attnscope.render.records import records
-
-    if output.format is Format.JSON:
-        print_json(result.to_dict())
-    elif output.format is Format.CSV:
-        put(records.csv_text(result))
-        for notice in result.notices:
-            tell(notice)
-    elif output.format is Format.MARKDOWN:
-        put(records.markdown_text(result, wide=output.wide))
-    else:
-        from attnscope.render.terminal.heads import print_heads
-
-        print_heads(result, stdout(), wide=output.wide)

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from attnscope.cli.options import FigureOptions, Format, ModelName, TableOptions, expanded
-from attnscope.cli.output import (
-    draw,
-    notices_shown,
-    print_json,
-    put,
-    shown_progress,
-    stdout,
-    tell,
-    written_first,
-)
+from attnscope.cli.output import draw, notices_shown, print_result, shown_progress, tell, written_first
 from attnscope.errors import warn_idle
 from attnscope.heads.options import HeadOptions, MetricOptions, OrderOptions, RunOptions, TextOptions
 from attnscope.models.heads.result import HeadTable
@@ -57,7 +48,9 @@ def heads(
         with written_first(
             lambda: draw(table, files.plot, files.page, lambda: _contents(table), force=files.force)
         ):
-            _print(table, output)
+            print_result(table, output)
+            for remark in table.remarks if output.format is Format.CSV else []:  # it has no heading
+                tell(remark)
     if table.unsaved is not None:
         raise table.unsaved
     return 130 if table.partial else 0
@@ -73,25 +66,6 @@ def _check_output(files: FigureOptions, output: TableOptions) -> None:
             (files.force and not (files.plot or files.page), "--force", "no file is written"),
         ]
     )
-
-
-def _print(table: HeadTable, output: TableOptions) -> None:
-    """Print the table in a format."""
-    from attnscope.render.heads import heads_heading
-    from attnscope.render.records import records
-
-    if output.format is Format.JSON:
-        print_json(table.to_dict())
-    elif output.format is Format.CSV:
-        put(records.csv_text(table))
-        for sentence in [*heads_heading(table)[2:], *table.notices]:  # csv has no place for them
-            tell(sentence)
-    elif output.format is Format.MARKDOWN:
-        put(records.markdown_text(table))
-    else:
-        from attnscope.render.terminal.heads import print_heads
-
-        print_heads(table, stdout(), wide=output.wide)
 
 
 def _contents(table: HeadTable) -> tuple[str, str]:

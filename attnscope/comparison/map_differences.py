@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnscope.document.result import Part
 from attnscope.models.heads.result import HeadMetrics, HeadRow
@@ -11,6 +12,8 @@ from attnscope.text import shortened
 from attnscope.units import counted, listed
 
 if TYPE_CHECKING:
+    from attnscope.document.blocks import Block
+    from attnscope.document.columns import Column
     from attnscope.models.maps.result import AttentionMaps
 
 
@@ -76,6 +79,8 @@ class HeadDifferences(Differences):
         maps: None: weights have no attention maps.
     """
 
+    schema = "differences"
+
     a: str
     b: str
     adapter: str | None
@@ -109,6 +114,26 @@ class HeadDifferences(Differences):
         """The weights, biases and circuits whose change is 0 in every head."""
         unchanged = [name for name in self.metrics if name not in self._differing]
         return [name for name in unchanged if not name.startswith("rank_")]
+
+    @property
+    def remarks(self) -> list[str]:
+        """The names of what is equal, if anything differs."""
+        names = self.unchanged_metrics if self.changed else []
+        return [f"unchanged in every head: {', '.join(names)}"] if names else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return `attnscope.differences/1`: the heads in the order in which they are shown."""
+        from attnscope.models.heads.document import record
+
+        return {
+            "schema": "attnscope.differences/1",
+            "a": self.a,
+            "b": self.b,
+            "adapter": self.adapter,
+            "dtypes": list(self.dtypes),
+            "changed": len(self.changed),
+            **record(self),
+        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,6 +179,8 @@ class MapDifferences(Differences):
         maps: None: pages show `of_a` and `of_b`.
     """
 
+    schema = "map_differences"
+
     a: str
     b: str
     adapter: str | None
@@ -193,6 +220,55 @@ class MapDifferences(Differences):
     def title(self) -> str:
         """Both models, or the model of the two texts."""
         return f"{self.a}: text A → text B" if self.two_texts else super().title
+
+    @property
+    def remarks(self) -> list[str]:
+        """Where the tokens of two texts differ."""
+        from attnscope.comparison.changed_maps import tokens_text
+
+        return [tokens_text(self)] if self.two_texts else []
+
+    def further_columns(self, rows: Iterable[HeadRow]) -> list[Column]:
+        """List the weight that changed most in each of some heads."""
+        from attnscope.comparison.changed_maps import change_columns
+
+        return change_columns(self, rows)
+
+    def document(self) -> list[Block]:
+        """Build the blocks: a terminal shows the maps of the heads that differ most, too."""
+        from attnscope.comparison.changed_maps import ChangedMaps
+        from attnscope.document.blocks import Only
+        from attnscope.models.heads.document import document
+
+        return document(self, Only(ChangedMaps(self), html=False))
+
+    def record_of(self, row: HeadRow) -> dict[str, Any]:
+        """Return the record of one head, with the weights that changed most."""
+        return super().record_of(row) | {"strongest": self.strongest[row.layer, row.head]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return `attnscope.map_differences/1`: the heads in the order in which they are shown."""
+        from attnscope.models.heads.document import record
+
+        texts = (self.of_a, self.of_b)
+        return {
+            "schema": "attnscope.map_differences/1",
+            "a": self.a,
+            "b": self.b,
+            "adapter": self.adapter,
+            "queries": [[token.text for token in each.query_tokens] for each in texts],
+            "keys": [[token.text for token in each.key_tokens] for each in texts],
+            "first_query": self.of_a.first_query,
+            "changed": len(self.changed),
+            **record(self),
+        }
+
+    def page(self) -> str:
+        """Return a page with the maps of A and of B, and what is more and what is less in B."""
+        from attnscope.comparison.changed_maps import by_side
+        from attnscope.models.heads.document import page
+
+        return page(by_side(self), beside=True)
 
     @property
     def two_texts(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -111,6 +111,19 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class Plot:
+    """A figure for papers and slides, which no other format shows.
+
+    Attributes:
+        draw: draws into an empty figure of matplotlib; it may have options, which `save` takes.
+        missing: why there is nothing to draw; empty: there is something.
+    """
+
+    draw: Callable[..., None]
+    missing: str = ""
+
+
+@dataclass(frozen=True)
 class Only:
     """A block that HTML alone shows, or that HTML alone leaves out."""
 
@@ -118,7 +131,7 @@ class Only:
     html: bool
 
 
-Block = Heading | Sentence | Strip | Table | Verdict | Findings | Notices | Drawing | Only
+Block = Heading | Sentence | Strip | Table | Verdict | Findings | Notices | Drawing | Plot | Only
 
 
 def shown_in(blocks: Iterable[Block], *, html: bool) -> Iterator[Block]:

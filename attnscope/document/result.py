@@ -137,6 +137,12 @@ class Display(Part):
 
         return html(self)
 
+    def page(self) -> str:
+        """Return a page, which `--page` writes: what a notebook shows, unless a page shows more."""
+        from attnscope.document.page.document import document
+
+        return document(repr(self), self._repr_html_())
+
 
 class Result(Display):
     """Base class of the results of commands."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attnscope.document.result import Check, Part, Result, held_of
@@ -215,9 +216,17 @@ class AttentionMasks(Result):
 
     def document(self) -> list[Block]:
         """Return what is shown of this, as blocks that every format renders."""
+        from attnscope.document.blocks import Plot
         from attnscope.masks.document import document
+        from attnscope.masks.figure import draw_masks
 
-        return document(self)
+        return [*document(self), Plot(partial(draw_masks, result=self))]
+
+    def page(self) -> str:
+        """Return a page of what a notebook shows."""
+        from attnscope.document.page.document import document
+
+        return document(f"{self.title} · masks", self._repr_html_())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record that `--format json` prints."""

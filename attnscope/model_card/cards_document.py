@@ -10,6 +10,7 @@ from attnscope.document.blocks import Block, Heading, Notices, Table
 from attnscope.document.columns import Column
 from attnscope.document.styles import CYAN
 from attnscope.model_card.cards import Cards
+from attnscope.model_card.figure import plot
 from attnscope.model_card.result import Card
 from attnscope.units import MISSING, bytes_text, count_text, counted, flops_text, seconds_text
 
@@ -21,6 +22,7 @@ def document(cards: Cards) -> list[Block]:
         Heading(counted(len(cards.cards), "model"), [sequences]),
         Table(columns(cards), second=OF_WORK),
         Notices(cards.notices),
+        plot(cards),
     ]
 
 

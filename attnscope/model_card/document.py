@@ -8,6 +8,7 @@ from typing import Any
 from attnscope.document.blocks import Block, Findings, Heading, Notices, Sentence, Strip, Table
 from attnscope.document.columns import Column
 from attnscope.document.styles import CYAN, GOOD, WRONG
+from attnscope.model_card.figure import plot
 from attnscope.model_card.result import Card, LayerKind, PartCount, WeightsCount, Work
 from attnscope.units import (
     MISSING,
@@ -56,7 +57,7 @@ def document(card: Card) -> list[Block]:
         blocks += [Sentence(line, "dim") for line in _work_sentences(card.work)]
     blocks += [Table(_check_columns(card)), Table(_parameter_check_columns(card))]
     blocks += [Sentence(line, apart=i == 0) for i, line in enumerate(_fit_sentences(card))]
-    return [*blocks, Findings(card.findings), Notices(card.notices)]
+    return [*blocks, Findings(card.findings), Notices(card.notices), plot(card)]
 
 
 def _heading(card: Card) -> Heading:

@@ -96,7 +96,7 @@ def test_the_lines_of_the_figure_are_what_is_needed_and_reserved(attnscope, conf
     from matplotlib.figure import Figure
 
     from attnscope import card, cards
-    from attnscope.render.figures.card_figure import draw_card
+    from attnscope.model_card.figure import draw_card
 
     def lines(result):
         figure = Figure()

@@ -401,7 +401,7 @@ def test_wide_shows_every_column_on_a_narrow_terminal(attnscope, monkeypatch):
     from rich.console import Console
 
     monkeypatch.setattr(
-        "attnscope.cli.heads.stdout", lambda: Console(highlight=False, width=60, force_terminal=True)
+        "attnscope.cli.output.stdout", lambda: Console(highlight=False, width=60, force_terminal=True)
     )
     command = ["heads", "minilm", "--text", TEXT, "--sort", "entropy", "--top", 2]
     narrow, wide = attnscope(*command).out, attnscope(*command, "--wide").out
@@ -584,7 +584,7 @@ def test_a_file_that_is_there_is_replaced_on_request_alone(attnscope, tmp_path):
 
 
 def test_what_fails_leaves_no_page_behind(attnscope, monkeypatch, tmp_path):
-    from attnscope.render import heads as page
+    from attnscope.models.heads import document as page
 
     monkeypatch.setattr(page, "page_html", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):

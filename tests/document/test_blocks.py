@@ -12,6 +12,7 @@ from attnscope.document.blocks import (
     Heading,
     Notices,
     Only,
+    Plot,
     Sentence,
     Strip,
     Table,
@@ -45,7 +46,7 @@ def on_terminal(blocks, **options):
 
 
 def test_these_are_all_blocks():
-    assert {*BLOCKS, Drawing, Only} == set(get_args(Block))
+    assert {*BLOCKS, Drawing, Plot, Only} == set(get_args(Block))
 
 
 @pytest.mark.parametrize("render", [on_terminal, markdown_document, html_document])
@@ -54,6 +55,13 @@ def test_a_block_is_shown(kind, render):
     block, texts = BLOCKS[kind]
     shown = render([block])
     assert [text for text in texts if text not in shown] == []
+
+
+@pytest.mark.parametrize("render", [on_terminal, markdown_document, html_document])
+def test_a_figure_is_no_text(render):
+    drawn = []
+    assert render([Plot(drawn.append)]).strip() == ""
+    assert drawn == []
 
 
 @pytest.mark.parametrize("render", [on_terminal, markdown_document, html_document])

@@ -16,7 +16,7 @@ from attnscope.models.maps.document import heading, of_query, strongest
 from attnscope.models.maps.drawing import print_maps
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
-from attnscope.render.figures.save_figure import save_plot
+from attnscope.render.files.save import save
 
 MEAN = np.array([[0.1, 0.2, 0.0], [0.0, 0.25, 0.5]], "float32")
 MAX = np.array([[0.5, 0.75, 0.0], [0.0, 1.0, 0.5]], "float32")
@@ -158,11 +158,11 @@ def test_a_page_says_how_many_tokens_were_pooled():
 
 
 def test_a_figure_has_the_positions_of_cells(tmp_path):
-    save_plot(tmp_path / "x.svg", maps_of("mean"))
+    save(maps_of("mean"), tmp_path / "x.svg")
     texts = [each.text for each in ElementTree.parse(tmp_path / "x.svg").iter() if each.text]
     assert {"0 [CLS]", "3 sat", "5 a", "6 mat"} <= {" ".join(text.split()) for text in texts}
     assert "2 × 3 cells: the mean of 2 × 3 weights each" in texts
-    save_plot(tmp_path / "grid.svg", maps_of("max", heads=2))
+    save(maps_of("max", heads=2), tmp_path / "grid.svg")
     assert "2 × 3 cells: the largest of 2 × 3 weights each" in (tmp_path / "grid.svg").read_text()
 
 
@@ -173,7 +173,7 @@ def test_a_lonely_weight_is_seen_in_a_figure_of_a_long_row(tmp_path):
     weights[0, 6000] = 1
     tokens = [Token("x")] * 9001
     maps = AttentionMaps("m", "cross", 1, 1, 1, tokens[:1], tokens, [AttentionMap(0, 0, 0, weights)])
-    save_plot(tmp_path / "x.png", maps)
+    save(maps, tmp_path / "x.png")
     pixels = np.asarray(Image.open(tmp_path / "x.png").convert("RGB")).astype(int)
     pixels = pixels[:, : int(0.9 * pixels.shape[1])]  # without the scale
     assert (abs(pixels - [127, 39, 4]).max(axis=-1) < 12).sum() > 30  # the colour of the largest

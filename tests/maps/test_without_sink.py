@@ -105,9 +105,9 @@ def test_patches_of_a_picture_are_scaled_without_the_sink():
 @pytest.mark.parametrize("left_out", [[], [0]])
 def test_plots_are_scaled_without_the_sink(tmp_path, left_out):
     pytest.importorskip("matplotlib")
-    from attnscope.render.figures.save_figure import save_plot
+    from attnscope.render.files.save import save
 
-    save_plot(tmp_path / "map.svg", maps_of(SUNK, left_out))
+    save(maps_of(SUNK, left_out), tmp_path / "map.svg")
     text = (tmp_path / "map.svg").read_text(encoding="utf-8")
     assert ("without the sink: 0 t0 (grey)" in text) is bool(left_out)
     assert ("0.75</text>" in text) is not bool(left_out), "of the scale, beyond what is coloured"

@@ -11,7 +11,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.render.files.save import formats_of, save
 
 PICTURES = (".png", ".svg", ".pdf")
-"""Drawing is slow: only the SVG of whole results is drawn here; `test_save_figure` has the others."""
+"""Drawing is slow: only the SVG of whole results is drawn here; the tests of figures draw the others."""
 
 
 def fails(action):

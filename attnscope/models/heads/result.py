@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
@@ -15,6 +15,8 @@ from attnscope.units import MISSING, counted, few, listed, number_text
 if TYPE_CHECKING:
     import numpy as np
 
+    from attnscope.document.blocks import Block
+    from attnscope.document.columns import Column
     from attnscope.models.maps.result import AttentionMaps
 
 
@@ -90,6 +92,7 @@ class HeadMetrics(Result):
         maps: attention maps to be shown on a page beside the metrics.
         shown_metrics: the metrics that views for people show.
         has_errors: whether values have standard errors.
+        remarks: sentences for the heading.
         powers: whether views write small numbers with powers of ten, since they are not nearly zero.
     """
 
@@ -132,6 +135,37 @@ class HeadMetrics(Result):
     def shown_metrics(self) -> list[str]:
         """The metrics that views for people show."""
         return list(self.metrics)
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences for the heading."""
+        return []
+
+    def further_columns(self, rows: Iterable[HeadRow]) -> list[Column]:
+        """List columns that a table of some heads has beside their metrics."""
+        return []
+
+    def record_of(self, row: HeadRow) -> dict[str, Any]:
+        """Return the record of one head."""
+        return {"stack": row.stack, "layer": row.layer, "head": row.head, **row.values}
+
+    def document(self) -> list[Block]:
+        """Build the blocks of what is shown of the heads."""
+        from attnscope.models.heads.document import document
+
+        return document(self)
+
+    def table(self) -> list[Column]:
+        """Return a row for each head that is shown, with its values and their standard errors."""
+        from attnscope.models.heads.ranking import head_columns, shown
+
+        return head_columns(self, shown(self), self.sort)
+
+    def page(self) -> str:
+        """Return a page of the metrics, with the maps of the text that they were measured on."""
+        from attnscope.models.heads.document import page
+
+        return page(self)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -228,6 +262,8 @@ class HeadTable(HeadMetrics):
         unsaved: the error of writing the run's checkpoint, where the last attempt failed.
     """
 
+    schema = "heads"
+
     model: str
     metrics: dict[str, str]
     sequences: int
@@ -264,6 +300,25 @@ class HeadTable(HeadMetrics):
         parts += [counted(self.sequences, "sequence"), counted(self.tokens, "token")]
         parts += ["partial"] if self.partial else []
         return f"{shortened(self.model)}: {listed(parts)}"
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is missing."""
+        lines = ["partial: the run ended before the end of the corpus"] if self.partial else []
+        skipped = [f"skipped: {counted(self.skipped, 'line')} without text"] if self.skipped else []
+        return lines + skipped
+
+    def record_of(self, row: HeadRow) -> dict[str, Any]:
+        """Return the record of one head, with standard errors."""
+        return super().record_of(row) | {"errors": row.errors}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return `attnscope.heads/1`: the heads in the order in which they are shown."""
+        from attnscope.models.heads.document import record
+
+        names = ("model", "tokens", "sequences", "partial", "skipped", "without_sink")
+        facts = {name: getattr(self, name) for name in names}
+        return {"schema": "attnscope.heads/1", **facts, **record(self)}
 
     @property
     def title(self) -> str:

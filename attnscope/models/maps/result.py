@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -194,9 +195,17 @@ class AttentionMaps(Result):
 
     def document(self) -> list[Block]:
         """Build the blocks of what is shown of the maps."""
+        from attnscope.document.blocks import Plot
         from attnscope.models.maps.drawing import MapsDrawing
+        from attnscope.models.maps.figure import draw_maps
 
-        return [MapsDrawing(self)]
+        return [MapsDrawing(self), Plot(partial(draw_maps, maps=self, query=self.query))]
+
+    def page(self) -> str:
+        """Return an interactive page of all maps that were collected for it, or of these alone."""
+        from attnscope.models.maps.drawing import maps_page
+
+        return maps_page(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return one head as `attnscope.map/1`, several as `attnscope.maps/1`; or one query of them."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attnscope.auditing.result import Audit
 from attnscope.checkpoints.result import HeadWeights
 from attnscope.comparison.result import Comparison
+from attnscope.document.blocks import Plot
+from attnscope.document.figure import write_figure
 from attnscope.document.result import Display, Result
 from attnscope.document.tensor_file import WRITERS, Tensors
 from attnscope.errors import FileError, OptionError
@@ -19,6 +22,7 @@ from attnscope.models.heads.result import HeadMetrics
 from attnscope.models.maps.result import AttentionMaps
 from attnscope.observe.trace import Trace
 from attnscope.process.files import check_file, write_file
+from attnscope.render.records.records import csv_text, has_document, markdown_text
 from attnscope.render.values import stored
 from attnscope.text import alternatives
 from attnscope.textbook.example.result import WorkedExample
@@ -35,9 +39,6 @@ TABLES = (
 TENSORS = (Trace, HeadWeights, AttentionMaps, AttentionMasks)
 """The results that consist of tensors."""
 
-PICTURED = (AttentionMaps, HeadMetrics, AttentionMasks, Audit, Card, Cards, Scaling)
-"""The results that a figure shows."""
-
 
 def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int:
     """Write a result as `attnscope.document.result.Result.save` promises; return the size in bytes."""
@@ -48,12 +49,12 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
             f"{path}: {type(result).__name__} cannot be written as {kind or 'a file without a suffix'}.",
             hint=known,
         )
-    if kind in PICTURES:
-        return _save_picture(result, path, force=force, **options)
+    if kind in PICTURES and (plot := plot_of(result)) is not None:
+        return _save_picture(plot, path, force=force, **options)
     if kind in (*WRITERS, NPY):
         return _save_tensors(result, path, force=force, **options)
     check_file(path, force=force, suffixes=None, kind="a result", inside=str(path / "result.json"))
-    text = _page(result, **options) if kind in PAGES else _text(result, kind, **options) + "\n"
+    text = result.page(**options) if kind in PAGES else _text(result, kind, **options) + "\n"
     content = text.encode()
     write_file(path, content, force=force)
     return len(content)
@@ -61,18 +62,17 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
 
 def formats_of(result: Any) -> list[str]:
     """Return the suffixes of the files that a result can be written to."""
-    kinds: dict[tuple[str, ...], tuple[type, ...]] = {
-        tuple(WRITERS): TENSORS,
-        (NPY,): (AttentionMasks,),
-        PICTURES: PICTURED,
-        PAGES: (Display,),
-        (".json",): (Result,),
-        (".csv",): TABLES,
-        (".md",): (*TABLES, WorkedExample),
+    is_table = isinstance(result, TABLES)
+    kinds: dict[tuple[str, ...], bool] = {
+        tuple(WRITERS): isinstance(result, TENSORS),
+        (NPY,): isinstance(result, AttentionMasks),
+        PICTURES: plot_of(result) is not None,
+        PAGES: isinstance(result, Display),
+        (".json",): isinstance(result, Result),
+        (".csv",): is_table,
+        (".md",): is_table or isinstance(result, WorkedExample),
     }
-    return [
-        suffix for suffixes, kind in kinds.items() if isinstance(result, kind) for suffix in suffixes
-    ]
+    return [suffix for suffixes, is_possible in kinds.items() if is_possible for suffix in suffixes]
 
 
 def tensors_of(result: Trace | HeadWeights | AttentionMaps) -> Tensors:
@@ -87,6 +87,12 @@ def tensors_of(result: Trace | HeadWeights | AttentionMaps) -> Tensors:
     return kept
 
 
+def plot_of(result: Any) -> Plot | None:
+    """Return the figure of a result, if its document has one."""
+    blocks = result.document() if has_document(result) else []
+    return next((each for each in blocks if isinstance(each, Plot)), None)
+
+
 def _save_tensors(result: Any, path: Path, *, force: bool, **options: Any) -> int:
     if isinstance(result, AttentionMasks):
         from attnscope.masks.files import save_masks
@@ -98,52 +104,14 @@ def _save_tensors(result: Any, path: Path, *, force: bool, **options: Any) -> in
     return tensor_file.save(path, tensors_of(result), force=force, metadata=metadata, **options)
 
 
-def _save_picture(result: Any, path: Path, *, force: bool, **options: Any) -> int:
-    from attnscope.render.figures import save_figure as figures
-
-    options["force"] = force
-    if isinstance(result, AttentionMaps):
-        return figures.save_plot(path, result, **{"query": result.query, **options})
-    if isinstance(result, HeadMetrics):
-        metrics = [result.sort] if result.sort else result.shown_metrics or list(result.metrics)
-        return figures.save_heads_plot(path, result, **{"metrics": metrics, **options})
-    if isinstance(result, Card | Cards):
-        return figures.save_card_plot(path, result, **options)
-    if isinstance(result, Audit):
-        return figures.save_audit_plot(path, result, **options)
-    if isinstance(result, AttentionMasks):
-        return figures.save_masks_plot(path, result, **options)
-    return figures.save_scaling_plot(path, result, **options)
-
-
-def _page(result: Any, **options: Any) -> str:
-    """Return a page of a result: its interactive page, or else what a notebook shows."""
-    if isinstance(result, AttentionMaps):
-        from attnscope.models.maps.drawing import maps_page
-
-        return maps_page(result, **options)
-    if isinstance(result, HeadMetrics):
-        from attnscope.render.heads import heads_page
-
-        return heads_page(result, **options)
-    from attnscope.document.page.document import document
-    from attnscope.render.notebook.html import html
-
-    if isinstance(result, Audit):
-        from attnscope.auditing.picture import subjects
-        from attnscope.auditing.svg import data_of
-
-        data = [None if picture is None else data_of(picture) for _, picture in subjects(result)]
-        title = f"{result.name} · audit"
-        return document(title, html(result), script="influence.js", data=data, **options)
-    title = f"{result.title} · masks" if isinstance(result, AttentionMasks) else repr(result)
-    return document(title, html(result), **options)
+def _save_picture(plot: Plot, path: Path, *, force: bool, dpi: int = 200, **options: Any) -> int:
+    if plot.missing:
+        raise FileError(f"{path} is not written: {plot.missing}.")
+    return write_figure(path, partial(plot.draw, **options), dpi=dpi, force=force)
 
 
 def _text(result: Any, kind: str) -> str:
     """Return a result as JSON, CSV or Markdown, as its command prints it."""
     if kind == ".json":
         return result.to_json()
-    from attnscope.render.records import records
-
-    return records.csv_text(result) if kind == ".csv" else records.markdown_text(result)
+    return csv_text(result) if kind == ".csv" else markdown_text(result)

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 from attnscope.document.columns import check_columns
 from attnscope.document.html import environment, html_document, with_style
 from attnscope.document.pieces import pieces_of, shown_columns
-from attnscope.models.heads.result import HeadMetrics
 from attnscope.models.maps.result import AttentionMaps
 from attnscope.observe.trace import ProgramRun, Trace
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
-from attnscope.render.heads import heads_heading
-from attnscope.render.notebook import heads
 from attnscope.render.notebook.example import forms
 from attnscope.render.notebook.rows import trace_rows
 from attnscope.render.terminal.source import annotated, source_lines
@@ -67,21 +64,6 @@ def _(maps: AttentionMaps) -> str:
 def _(run: ProgramRun) -> str:
     traces = [content(trace) for trace in run.traces]
     return _rendered("program", traces=traces, notes=_printable(run.notes))
-
-
-@content.register
-def _(table: HeadMetrics) -> str:
-    stacks, left_out = heads.grids(table)
-    ranking, more = heads.ranking(table)
-    return _rendered(
-        "heads",
-        heading=_printable(heads_heading(table)),
-        stacks=stacks,
-        ranking=ranking,
-        order=heads.order(table),
-        more=more,
-        notices=_printable([*left_out, *table.notices]),
-    )
 
 
 @content.register

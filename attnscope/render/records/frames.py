@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.document.columns import Column
 from attnscope.document.csv import check_pandas
-from attnscope.models.heads.result import HeadMetrics
 from attnscope.render.columns import columns_of
 from attnscope.render.records.records import has_document
 from attnscope.textbook.example.result import WorkedExample
@@ -34,8 +33,4 @@ def frame(result: Any) -> pandas.DataFrame:
 def _columns(result: Any) -> list[Column]:
     if has_document(result):
         return result.table()
-    if isinstance(result, HeadMetrics):
-        from attnscope.render.ranking import head_columns, shown
-
-        return head_columns(result, shown(result), result.sort)
     return columns_of(result)

@@ -9,7 +9,6 @@ from attnscope.document.csv import csv_table
 from attnscope.document.json import plain
 from attnscope.document.markdown import markdown, markdown_document, markdown_table
 from attnscope.document.result import Display
-from attnscope.models.heads.result import HeadMetrics
 from attnscope.observe.trace import ProgramRun, Trace
 from attnscope.render.columns import columns_of
 from attnscope.render.crash import crash_lines
@@ -31,10 +30,6 @@ def record(result: Any) -> dict[str, Any]:
     """Return a result with its schema: `attnscope.trace/1` for a trace, and so on."""
     if getattr(result, "schema", ""):
         return result.to_dict()
-    if isinstance(result, HeadMetrics):
-        from attnscope.render.records.heads import heads_record
-
-        return heads_record(result)
     if isinstance(result, ProgramRun):
         traces = [record(trace) for trace in result.traces]
         return traces[0] if result.calls == 1 and traces else several(traces)
@@ -57,10 +52,6 @@ def csv_text(result: Any) -> str:
     """Return a line for each tensor, weight, head or measurement, in plain numbers."""
     if has_document(result):
         return "\n".join(result.csv())
-    if isinstance(result, HeadMetrics):
-        from attnscope.render.records.heads import heads_csv
-
-        return heads_csv(result)
     return csv_table(columns_of(result))
 
 
@@ -68,10 +59,6 @@ def markdown_text(result: Any, *, wide: bool = False) -> str:
     """Return a Markdown table, with its heading above and summary, findings and checks below."""
     if has_document(result):
         return markdown_document(result.document(), wide=wide)
-    if isinstance(result, HeadMetrics):
-        from attnscope.render.records.heads import heads_markdown
-
-        return heads_markdown(result)
     if isinstance(result, WorkedExample):
         from attnscope.render.records.example import example_text
 

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from attnscope.document.console import Terminal
 from attnscope.document.terminal import print_document, print_notices
-from attnscope.models.heads.result import HeadMetrics
 from attnscope.models.maps.result import AttentionMaps
 from attnscope.observe.trace import ProgramRun, Trace
 from attnscope.render.terminal.table import print_table
@@ -72,13 +71,6 @@ def _(maps: AttentionMaps, console: Console) -> None:
         print_result(maps.steps, console)
     else:
         print_document(maps.document(), console)
-
-
-@print_result.register
-def _(table: HeadMetrics, console: Console) -> None:
-    from attnscope.render.terminal.heads import print_heads
-
-    print_heads(table, console)
 
 
 @print_result.register

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import log
 from operator import methodcaller
 
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.document.blocks import Block, Drawing, Heading, Sentence
+from attnscope.document.blocks import Block, Drawing, Heading, Plot, Sentence
 from attnscope.document.columns import Column
 from attnscope.document.html import rendered
 from attnscope.document.markdown import markdown_table
@@ -18,6 +19,7 @@ from attnscope.document.pieces import shown_columns
 from attnscope.document.styles import GREEN, RED
 from attnscope.document.terminal import print_columns
 from attnscope.document.text import GAP
+from attnscope.textbook.scaling.figure import draw_scaling
 from attnscope.textbook.scaling.result import MEASURES, Scaling, ScalingRow, rounded
 
 TITLES = {
@@ -45,7 +47,7 @@ def document(result: Scaling, *, bars: bool = True) -> list[Block]:
         blocks.append(Bars(result.rows))
     for i, finding in enumerate(result.findings):
         blocks.append(Sentence(finding.message, joint=None, apart=i == 0, item=True))
-    return blocks
+    return [*blocks, Plot(partial(draw_scaling, result=result))]
 
 
 def _heading(result: Scaling) -> Heading:

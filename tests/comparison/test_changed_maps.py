@@ -7,8 +7,8 @@ import numpy as np
 from render.every_result import map_differences
 from rich.console import Console
 
-from attnscope.render.map_differences import SIDES, by_side, sides
-from attnscope.render.ranking import head_columns
+from attnscope.comparison.changed_maps import SIDES, by_side, sides
+from attnscope.models.heads.ranking import head_columns
 
 
 def printed(table, width=100) -> list[str]:

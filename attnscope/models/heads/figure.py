@@ -7,9 +7,9 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 from attnscope.document.figure import BETWEEN_LABELS, COLOURS, GREY, THIN, drawable
+from attnscope.models.heads.grid import Grid, by_stack
+from attnscope.models.heads.ranking import several_stacks
 from attnscope.models.heads.result import HeadMetrics
-from attnscope.render.grids import Grid, by_stack
-from attnscope.render.ranking import several_stacks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

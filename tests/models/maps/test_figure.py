@@ -19,7 +19,7 @@ from attnscope.document.figure import check_plot, drawable
 from attnscope.errors import FileError, OptionError
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture, Token
-from attnscope.render.figures.save_figure import save_plot
+from attnscope.render.files.save import save
 
 SUFFIXES = [".png", ".svg", ".pdf"]
 NASTY = [
@@ -67,7 +67,7 @@ def texts(path):
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_two_runs_give_the_same_bytes(tmp_path, suffix):
     for name in ("one", "two"):
-        save_plot(tmp_path / f"{name}{suffix}", maps_of(["the", "cat"]))
+        save(maps_of(["the", "cat"]), tmp_path / f"{name}{suffix}")
     one, two = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
     assert one == two
     assert not [word for word in (b"CreationDate", b"dc:date") if word in one]
@@ -78,7 +78,7 @@ def test_no_token_breaks_a_figure_or_warns(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        save_plot(path, maps_of(NASTY))
+        save(maps_of(NASTY), path)
     if suffix == ".svg":
         assert {"$x^2$", "日本語", "<b>&", "⏎", "∅"} <= set(texts(path))
 
@@ -102,7 +102,7 @@ def test_an_svg_is_well_formed_whatever_a_model_and_tokens_are_called(tmp_path, 
     path = tmp_path / "x.svg"
     words = [name, f"a{name}", "cat"]
     for maps in (maps_of(words), maps_of(words, [(0, 0), (1, 1)]), vision):
-        save_plot(path, replace(maps, model=name, stack="text"), force=True)
+        save(replace(maps, model=name, stack="text"), path, force=True)
         told = [text for text in texts(path) if text and text.endswith((" across", " layer 0 · head 0"))]
         told += [text for text in texts(path) if text and " · query " in text]
         assert len(told) == 1, "a title, on one line"
@@ -112,7 +112,7 @@ def test_an_svg_is_well_formed_whatever_a_model_and_tokens_are_called(tmp_path, 
 def test_no_name_of_a_model_breaks_a_figure(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
     for maps in (maps_of(["a"]), maps_of(["a", "b"], [(0, 0), (1, 1)])):
-        save_plot(path, replace(maps, model=" ".join(NAMES.values())), force=True)
+        save(replace(maps, model=" ".join(NAMES.values())), path, force=True)
         assert path.stat().st_size > 1000
 
 
@@ -126,46 +126,46 @@ def test_any_text_that_is_drawn_may_stand_in_xml(text):
 
 
 def test_letters_stay_letters(tmp_path):
-    save_plot(tmp_path / "x.pdf", maps_of(["the", "cat"]))
+    save(maps_of(["the", "cat"]), tmp_path / "x.pdf")
     assert b"/FontFile2" in (tmp_path / "x.pdf").read_bytes()  # TrueType, not Type 3
 
 
 def test_every_token_of_a_short_text_and_some_of_a_long_one_are_named(tmp_path):
-    save_plot(tmp_path / "short.svg", maps_of([f"t{i}" for i in range(20)], n_Q=7))
+    save(maps_of([f"t{i}" for i in range(20)], n_Q=7), tmp_path / "short.svg")
     named = texts(tmp_path / "short.svg")
     assert [named.count(f"t{i}") for i in range(20)] == [2] * 7 + [1] * 13
-    save_plot(tmp_path / "long.svg", maps_of([f"t{i}" for i in range(300)], n_Q=7))
+    save(maps_of([f"t{i}" for i in range(300)], n_Q=7), tmp_path / "long.svg")
     named = texts(tmp_path / "long.svg")
     assert "0  t0" in named
     assert 30 < sum("  t" in text for text in named) < 100
 
 
 def test_cells_of_a_short_text_are_square(tmp_path):
-    save_plot(tmp_path / "wide.png", maps_of(list("abcdefghijklmnopqrst"), n_Q=2), dpi=50)
-    save_plot(tmp_path / "high.png", maps_of(list("abcdefghijklmnopqrst")), dpi=50)
+    save(maps_of(list("abcdefghijklmnopqrst"), n_Q=2), tmp_path / "wide.png", dpi=50)
+    save(maps_of(list("abcdefghijklmnopqrst")), tmp_path / "high.png", dpi=50)
     wide, high = (Image.open(tmp_path / f"{name}.png").size for name in ("wide", "high"))
     assert abs(wide[0] - high[0]) < 10  # the scale's numbers differ
     assert wide[1] < high[1] - 100
 
 
 def test_several_maps_are_a_grid_with_layers_and_heads(tmp_path):
-    save_plot(tmp_path / "x.svg", maps_of(list("abcd"), [(0, 5), (0, 7), (9, 5)]))
+    save(maps_of(list("abcd"), [(0, 5), (0, 7), (9, 5)]), tmp_path / "x.svg")
     named = texts(tmp_path / "x.svg")
     assert {"head", "layer", "5", "7", "9"} <= set(named)
     assert "tiny · 4 queries downwards, 4 keys across" in named
 
 
 def test_one_query_is_a_row(tmp_path):
-    save_plot(tmp_path / "x.svg", maps_of(["the", "cat", "sat"]), query=1)
+    save(maps_of(["the", "cat", "sat"]), tmp_path / "x.svg", query=1)
     named = texts(tmp_path / "x.svg")
     assert [named.count(word) for word in ("the", "cat", "sat")] == [1, 2, 1]
 
 
 @pytest.mark.parametrize("query", [None, 3])
 def test_a_picture_lies_under_its_weights(tmp_path, vision, query):
-    save_plot(tmp_path / "grid.svg", vision, query=query)
+    save(vision, tmp_path / "grid.svg", query=query)
     one = replace(vision, maps=vision.maps[1:])
-    save_plot(tmp_path / "one.svg", one, query=query)
+    save(one, tmp_path / "one.svg", query=query)
     asked = "query 0 [CLS]" if query is None else "query 3 1,0"
     assert f"tiny · {asked}" in texts(tmp_path / "grid.svg")
     assert f"tiny · {asked} · layer 1 · head 2" in texts(tmp_path / "one.svg")
@@ -175,7 +175,7 @@ def test_a_picture_lies_under_its_weights(tmp_path, vision, query):
 @pytest.mark.parametrize(("n_Q", "n_K"), [(1, 1), (1, 50), (50, 50), (7, 300)])
 def test_odd_sizes(tmp_path, n_Q, n_K):
     for places in ([(0, 0)], [(0, 0), (1, 1)]):
-        save_plot(tmp_path / "x.png", maps_of(["t"] * n_K, places, n_Q), dpi=40, force=True)
+        save(maps_of(["t"] * n_K, places, n_Q), tmp_path / "x.png", dpi=40, force=True)
         width, height = Image.open(tmp_path / "x.png").size
         assert width < 700
         assert height < 700
@@ -184,19 +184,19 @@ def test_odd_sizes(tmp_path, n_Q, n_K):
 def test_weights_that_are_no_number_or_all_nothing_are_drawn(tmp_path):
     maps = maps_of(["a", "b"])
     maps.maps[0].attention[:] = 0
-    save_plot(tmp_path / "zero.png", maps)
+    save(maps, tmp_path / "zero.png")
     maps.maps[0].attention[0] = np.nan
-    save_plot(tmp_path / "nan.png", maps)
+    save(maps, tmp_path / "nan.png")
 
 
 def test_a_file_is_replaced_only_by_force(tmp_path):
     path = tmp_path / "x.png"
     path.write_text("precious")
     with pytest.raises(FileError, match="already exists") as caught:
-        save_plot(path, maps_of(["a"]))
+        save(maps_of(["a"]), path)
     assert caught.value.hint == "another name, or --force to replace it"
     assert path.read_text() == "precious"
-    save_plot(path, maps_of(["a"]), force=True)
+    save(maps_of(["a"]), path, force=True)
     assert Image.open(path).format == "PNG"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -215,21 +215,21 @@ def test_without_matplotlib_one_line_says_what_to_install(tmp_path, monkeypatch)
 
 
 def test_settings_are_neither_taken_nor_left(tmp_path):
-    save_plot(tmp_path / "usual.svg", maps_of(["a", "b"]))
+    save(maps_of(["a", "b"]), tmp_path / "usual.svg")
     with matplotlib.rc_context({"font.size": 40, "axes.grid": True, "svg.fonttype": "path"}):
         before = dict(matplotlib.rcParams)
-        save_plot(tmp_path / "other.svg", maps_of(["a", "b"]))
+        save(maps_of(["a", "b"]), tmp_path / "other.svg")
         assert dict(matplotlib.rcParams) == before
     assert (tmp_path / "usual.svg").read_bytes() == (tmp_path / "other.svg").read_bytes()
 
 
 def test_pyplot_stays_away(tmp_path):
     code = (
-        "import sys; from pathlib import Path; import numpy as np\n"
-        "from attnscope.models.maps.result import *; from attnscope.render.figures.save_figure import save_plot\n"
+        "import sys; import numpy as np\n"
+        "from attnscope.models.maps.result import *\n"
         "assert 'matplotlib' not in sys.modules\n"
         "t = [Token('a')]; m = [AttentionMap(0, 0, 0, np.ones((1, 1), 'float32'))]\n"
-        "save_plot(Path('x.png'), AttentionMaps('m', 'self', 1, 1, 1, t, t, m))\n"
+        "AttentionMaps('m', 'self', 1, 1, 1, t, t, m).save('x.png')\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     environment = {**os.environ, "MPLBACKEND": "tkagg"}

@@ -7,8 +7,8 @@ import pytest
 from render.every_result import differences
 from rich.console import Console
 
+from attnscope.models.heads.ranking import head_columns, leader_columns, ranked
 from attnscope.models.heads.result import HeadMetrics
-from attnscope.render.ranking import head_columns, leader_columns, ranked
 
 
 def texts(table: HeadMetrics, title: str) -> list[str]:

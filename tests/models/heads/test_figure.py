@@ -10,8 +10,8 @@ from PIL import Image
 from render.head_tables import MEANINGS, head_table, of_values
 
 from attnscope.errors import FileError
-from attnscope.render.figures.metric_figures import draw_metrics
-from attnscope.render.figures.save_figure import save_heads_plot
+from attnscope.models.heads.figure import draw_metrics
+from attnscope.render.files.save import save
 
 ALL = list(MEANINGS)
 
@@ -114,7 +114,7 @@ def test_where_there_are_many_heads_every_few_have_numbers():
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_two_runs_give_the_same_bytes(tmp_path, suffix):
     for name in ("one", "two"):
-        save_heads_plot(tmp_path / f"{name}{suffix}", head_table(), metrics=["self", "first"], dpi=50)
+        save(head_table(), tmp_path / f"{name}{suffix}", metrics=["self", "first"], dpi=50)
     one, two = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
     assert one == two
 
@@ -122,7 +122,7 @@ def test_two_runs_give_the_same_bytes(tmp_path, suffix):
 def test_an_svg_has_the_model_s_name_and_every_title_as_text(tmp_path):
     table = head_table({"encoder": (2, 3), "cross": (2, 3)})
     table.model = "$x^2$"
-    save_heads_plot(tmp_path / "x.svg", table, metrics=ALL)
+    save(table, tmp_path / "x.svg", metrics=ALL)
     assert {"$x^2$", *(f"{stack} · {metric}" for stack in table.layers for metric in ALL)} <= set(
         texts(tmp_path / "x.svg")
     )
@@ -132,7 +132,7 @@ def test_an_svg_is_well_formed_whatever_a_model_is_called(tmp_path):
     table = of_values([[0.5]])
     table.model = "a\x1b[31m\x00]]>\ud800\ufffe\nb"
     for suffix in (".svg", ".pdf", ".png"):
-        save_heads_plot(tmp_path / f"x{suffix}", table, metrics=["self"])
+        save(table, tmp_path / f"x{suffix}", metrics=["self"])
     assert r"a\x1b[31m\x00]]>\ud800\ufffe\nb" in texts(tmp_path / "x.svg")
 
 
@@ -144,15 +144,15 @@ def test_a_scale_ends_at_1_where_nothing_is_above_0(values):
 
 @pytest.mark.parametrize("values", [[[0.0]], [[None]], [[-1.0]], [[1e-12]], [[float("nan")]]])
 def test_odd_values_are_drawn(tmp_path, values):
-    save_heads_plot(tmp_path / "x.png", of_values(values), metrics=["self"], dpi=50)
+    save(of_values(values), tmp_path / "x.png", metrics=["self"], dpi=50)
     assert max(Image.open(tmp_path / "x.png").size) < 200
 
 
 def test_a_file_is_replaced_only_by_force(tmp_path):
-    save = partial(save_heads_plot, tmp_path / "x.png", of_values([[0.5]]), metrics=["self"])
-    save(dpi=50)
+    write = partial(save, of_values([[0.5]]), tmp_path / "x.png", metrics=["self"])
+    write(dpi=50)
     with pytest.raises(FileError, match="already exists"):
-        save(dpi=100)
+        write(dpi=100)
     small = Image.open(tmp_path / "x.png").size
-    save(dpi=100, force=True)
+    write(dpi=100, force=True)
     assert Image.open(tmp_path / "x.png").size > small

@@ -10,17 +10,16 @@ import pytest
 from render.head_tables import MEANINGS, head_table, of_values, printed
 from rich.cells import cell_len
 
-from attnscope.document.json import json_text
+from attnscope.document.markdown import markdown_document
+from attnscope.document.terminal import print_document
+from attnscope.models.heads.document import heading
+from attnscope.models.heads.ranking import ranked
 from attnscope.models.heads.result import HeadTable
-from attnscope.render.heads import heads_heading
-from attnscope.render.ranking import ranked
-from attnscope.render.records.heads import heads_csv, heads_markdown, heads_record
-from attnscope.render.terminal.heads import print_heads
 
 
 def heads(table, **options):
     order = {name: options.pop(name) for name in ("sort", "reverse", "top") if name in options}
-    return printed(print_heads, replace(table, **order), **options)
+    return printed(print_document, replace(table, **order).document(), **options)
 
 
 def first_cells(lines):
@@ -42,23 +41,21 @@ def grid_titles(lines):
 
 
 def test_the_heading_says_how_many_heads_read_how_much():
-    assert heads_heading(head_table(sequences=20, tokens=12345)) == [
-        "tiny",
+    assert heading(head_table(sequences=20, tokens=12345)).about == [
         "6 layers × 12 heads · 20 sequences · 12,345 tokens",
     ]
-    assert heads_heading(head_table({"self": (1, 1)}, tokens=2)) == [
-        "tiny",
+    assert heading(head_table({"self": (1, 1)}, tokens=2)).about == [
         "1 layer × 1 head · 1 sequence · 2 tokens",
     ]
 
 
 def test_the_heading_names_each_stack_of_several():
     table = head_table({"encoder": (6, 8), "cross": (4, 2)})
-    assert heads_heading(table)[1].startswith("encoder 6 layers × 8 heads · cross 4 layers × 2 heads · ")
+    assert heading(table).about[0].startswith("encoder 6 layers × 8 heads · cross 4 layers × 2 heads · ")
 
 
 def test_the_heading_says_what_is_missing():
-    assert heads_heading(head_table(partial=True, skipped=1234))[2:] == [
+    assert heading(head_table(partial=True, skipped=1234)).about[1:] == [
         "partial: the run ended before the end of the corpus",
         "skipped: 1,234 lines without text",
     ]
@@ -151,7 +148,7 @@ def test_with_wide_every_metric_is_there_in_a_narrow_terminal():
 def test_a_record_says_everything_and_can_be_written_as_json():
     table = of_values([[0.5, None]], sequences=2, errors=[[0.01, None]])
     table.notices.append("a notice")
-    assert json.loads(json_text(heads_record(table))) == {
+    assert json.loads(table.to_json()) == {
         "schema": "attnscope.heads/1",
         "model": "tiny",
         "tokens": 90,
@@ -170,7 +167,7 @@ def test_a_record_says_everything_and_can_be_written_as_json():
 
 
 def test_no_nan_gets_into_json():
-    assert json.loads(json_text(heads_record(of_values([[nan]]))))["heads"][0]["self"] == "NaN"
+    assert json.loads(of_values([[nan]]).to_json())["heads"][0]["self"] == "NaN"
 
 
 ORDERS = [{}, {"top": 3}, {"sort": "first"}, {"sort": "induction", "reverse": True, "top": 7}]
@@ -187,12 +184,14 @@ def test_all_formats_hold_the_same_rows_in_the_same_order(order):
     ]
     from_json = [
         (each["stack"], each["layer"], each["head"])
-        for each in heads_record(replace(table, **order))["heads"]
+        for each in replace(table, **order).to_dict()["heads"]
     ]
-    rows = list(csv.DictReader(heads_csv(replace(table, **order)).splitlines()))
+    rows = list(csv.DictReader("".join(replace(table, **order).csv()).splitlines()))
     from_csv = [(row["stack"], int(row["layer"]), int(row["head"])) for row in rows]
     lines = [
-        line for line in heads_markdown(replace(table, **order)).splitlines() if line.startswith("| ")
+        line
+        for line in markdown_document(replace(table, **order).document()).splitlines()
+        if line.startswith("| ")
     ][2:]
     cells = [[cell.strip() for cell in line.split("|")[1:4]] for line in lines]
     from_markdown = [(stack, int(layer), int(head)) for stack, layer, head in cells]
@@ -201,7 +200,7 @@ def test_all_formats_hold_the_same_rows_in_the_same_order(order):
 
 def test_csv_holds_every_digit_and_nothing_for_no_value():
     table = of_values([[1 / 3, None]], sequences=2, errors=[[1 / 7, None]])
-    assert heads_csv(table).splitlines() == [
+    assert "".join(table.csv()).splitlines() == [
         "layer,head,self,self_error",
         f"0,0,{1 / 3},{1 / 7}",
         "0,1,,",
@@ -210,11 +209,11 @@ def test_csv_holds_every_digit_and_nothing_for_no_value():
 
 def test_csv_of_one_sequence_has_no_errors_and_begins_with_the_metric_that_decides():
     table = head_table(metrics=("entropy", "self"))
-    assert heads_csv(replace(table, sort="self", top=1)).splitlines()[0] == "layer,head,self,entropy"
+    assert "".join(replace(table, sort="self", top=1).csv()).splitlines()[0] == "layer,head,self,entropy"
 
 
 def test_markdown_says_what_was_read_and_what_metrics_mean():
-    assert heads_markdown(of_values([[0.5]], sequences=2, errors=[[0.01]])) == (
+    assert markdown_document(of_values([[0.5]], sequences=2, errors=[[0.01]]).document()) == (
         "**tiny**\n\n1 layer × 1 head · 2 sequences · 90 tokens\n\n"
         "| layer | head | self |\n| --: | --: | --: |\n| 0 | 0 | 0.500 ±0.010 |\n\n"
         "- self: weight on the query's own token"

@@ -1,16 +1,33 @@
-"""Parts common to all views of differences between attention maps."""
+"""What is shown of differences between attention maps: the weights that changed most, and the maps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.text import Text
+
 from attnscope.comparison.map_differences import MapDifferences, WeightChange
+from attnscope.document.blocks import Drawing
 from attnscope.document.columns import Column
 from attnscope.document.grid.axes import KEY, QUERY, label
+from attnscope.document.grid.colours import Scale
+from attnscope.document.grid.heatmap import print_heatmap
+from attnscope.document.grid.overview import (
+    GAP,
+    HEAD_STYLE,
+    height_of,
+    picture,
+    side_by_side,
+    small_map,
+)
 from attnscope.document.styles import AXIS_STYLES
+from attnscope.document.terminal import print_columns, print_line
+from attnscope.models.heads.ranking import place, ranked, shown
 from attnscope.models.heads.result import HeadRow
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
@@ -23,7 +40,13 @@ MOST_TOKENS = 4
 """The most pairs of tokens that a heading names."""
 
 SIDES = ("A", "B", "more in B", "less in B")
-"""The maps that a page shows of each head."""
+"""The maps that are shown of each head."""
+
+MOST_HEADS = 3
+"""The most heads whose maps are shown."""
+
+MOST_WIDTH = 18
+"""The most characters of a map's width, where several are side by side."""
 
 
 def tokens_text(table: MapDifferences) -> str:
@@ -34,25 +57,14 @@ def tokens_text(table: MapDifferences) -> str:
     return f"{counted(len(differ), 'other token')}: {', '.join(differ[:MOST_TOKENS])}{more}"
 
 
-def leading(table: MapDifferences, rows: list[HeadRow], most: int) -> list[HeadRow]:
-    """Return the first heads of a ranking that differ at all."""
-    return [row for row in rows if row.values["change"]][:most]
-
-
-def change_columns(table: MapDifferences, rows: Iterable[HeadRow], rank: int = 0) -> list[Column]:
-    """Return columns with the weight of each head that changed most: query, key, and it in both.
-
-    Args:
-        table: the differences.
-        rows: the heads.
-        rank: 0: the weight that changed most; 1: the next; and so on.
-    """
+def change_columns(table: MapDifferences, rows: Iterable[HeadRow]) -> list[Column]:
+    """List the weight of each head that changed most: its query, its key, and it in both."""
     lists = [table.strongest[row.layer, row.head] for row in rows]
-    return _columns(table, [each[rank] if len(each) > rank else None for each in lists])
+    return _columns(table, [each[0] if each else None for each in lists])
 
 
 def strongest_columns(table: MapDifferences, rows: list[HeadRow]) -> list[Column]:
-    """Return a table of the weights that changed most, several of each head."""
+    """List the weights that changed most, several of each head."""
     pairs = [(row, each) for row in rows for each in table.strongest[row.layer, row.head]]
     columns = []
     for key, style in (("layer", "bold"), ("head", AXIS_STYLES["n_head"])):
@@ -144,3 +156,80 @@ def by_side(table: MapDifferences) -> MapDifferences:
     paged.layers = dict.fromkeys(SIDES, sizes)
     paged.rows = [replace(row, stack=side) for side in SIDES for row in table.rows]
     return paged
+
+
+# On a terminal.
+
+
+@dataclass(frozen=True)
+class ChangedMaps(Drawing):
+    """The maps of the heads that differ most, and the weights in them that changed most.
+
+    A single head's maps are printed one below the other, as large as possible; those of several heads
+    side by side.
+    """
+
+    table: MapDifferences
+
+    def print(self, console: Console, *, wide: bool = False) -> None:
+        """Print the maps, and a table of the weights."""
+        table = self.table
+        rows = ranked(table, "change") if table.sort is None else shown(table)
+        rows = [row for row in rows if row.values["change"]][:MOST_HEADS]
+        if not rows:
+            return
+        print_line(console, Text())
+        if len(table.rows) == 1:
+            for maps in sides(table):
+                print_line(console, Text(maps.stack, "bold"))
+                print_heatmap(maps, maps.maps[0].attention, console)
+                print_line(console, Text())
+        else:
+            _print_pictures(table, rows, console)
+        print_line(console, Text("the weights that changed most", "dim"))
+        print_columns(strongest_columns(table, rows), console, wide)
+
+
+def _print_pictures(table: MapDifferences, rows: list[HeadRow], console: Console) -> None:
+    """Print small maps: a row for each head, and a column for A, for B and for the differences.
+
+    A and B share a scale, and so do the differences, which may be much smaller.
+    """
+    import numpy as np
+
+    names = [place(table, row).split() for row in rows]  # a word a line leaves more room for maps
+    indent = max(len(word) for name in (["head"], *names) for word in name) + GAP
+    room = (console.width - indent + GAP) // len(SIDES) - GAP
+    width = max(len(max(SIDES, key=len)), min(MOST_WIDTH, room))
+    high = height_of(width, Scale.of(console, np.zeros(0)))
+    columns = sides(table, rows)
+    small = {
+        (maps.stack, each.layer, each.head): small_map(maps, each.attention, width, high)
+        for maps in columns
+        for each in maps.maps
+    }
+    tops = dict.fromkeys(SIDES, 0.0)
+    for (side, *_), each in small.items():
+        tops[side] = max(tops[side], float(np.nan_to_num(each).max(initial=0)))
+    both, differences = SIDES[:2], SIDES[2:]
+    scales = {
+        side: Scale.of(console, np.array([tops[each] for each in sides_of_scale]))
+        for sides_of_scale in (both, differences)
+        for side in sides_of_scale
+    }
+    heading = Text("head".ljust(indent), "dim")
+    for side in SIDES:
+        heading.append(side.ljust(width + GAP), "bold")
+    heading.rstrip()
+    print_line(console, heading)
+    for row, name in zip(rows, names, strict=True):
+        pictures = [picture(small[side, row.layer, row.head], width, scales[side]) for side in SIDES]
+        for word, line in zip_longest(name, side_by_side(pictures, width)):
+            whole = Text(word or "", HEAD_STYLE)
+            whole.append(" " * (indent - whole.cell_len)).append_text(line or Text())
+            if not scales[both[0]].ramp:
+                whole.rstrip()
+            console.print(whole, soft_wrap=True)
+    for which, side in (("A, B", both[0]), ("more, less", differences[0])):
+        print_line(console, scales[side].legend(console.width).append(f"  {which}", "dim"))
+    print_line(console, Text())

@@ -7,7 +7,7 @@ from render.head_tables import head_table, of_values, printed
 from rich.cells import cell_len
 
 from attnscope.document.terminal import print_columns
-from attnscope.render.ranking import head_columns, leader_columns, ranked
+from attnscope.models.heads.ranking import head_columns, leader_columns, ranked
 
 
 def places(rows):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
+from attnscope.document.blocks import Plot
 from attnscope.document.figure import drawable
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.result import Card, CurvePoint
@@ -19,6 +21,13 @@ SIZE = (5.0, 3.2)  # inches
 DASHES = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 """The lines of engines, which differ in black and white, too."""
 MARKERS = "os^Dv<>p*"
+
+
+def plot(result: Card | Cards) -> Plot:
+    """Return the figure of a card, or of several; it is missing where no keys and values are kept."""
+    cards = result.cards if isinstance(result, Cards) else [result]
+    missing = "" if any(card.curve for card in cards) else "no keys and values are kept for later tokens"
+    return Plot(partial(draw_card, result=result), missing)
 
 
 def draw_card(figure: Figure, result: Card | Cards) -> None:

@@ -9,9 +9,8 @@ from render.head_tables import MEANINGS, head_table, of_values, printed
 from rich.text import Text
 
 from attnscope.document.grid.colours import RAMP
+from attnscope.models.heads.grid import Grid, print_grids
 from attnscope.models.heads.result import HeadTable
-from attnscope.render.grids import Grid
-from attnscope.render.terminal.metric_grid import print_grids
 
 ALL = list(MEANINGS)
 SIZES = [(30, 9), (6, 12), (80, 64), (1, 1)]

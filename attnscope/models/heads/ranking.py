@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from math import floor, isfinite, isnan, log10
 from typing import Any, TypeGuard
 
-from attnscope.comparison.map_differences import MapDifferences
 from attnscope.document.columns import Column
 from attnscope.document.styles import AXIS_STYLES
 from attnscope.models.heads.result import HeadMetrics, HeadRow, head_name
-from attnscope.render.map_differences import change_columns
 from attnscope.units import MISSING
 
 HEAD_STYLE = AXIS_STYLES["n_head"]
@@ -98,7 +96,7 @@ class NumberFormat:
 
 
 def head_columns(table: HeadMetrics, rows: list[HeadRow], sort: str | None = None) -> list[Column]:
-    """Return the columns of a table of heads: their location, and a column for each metric.
+    """List the columns of a table of heads: their location, and a column for each metric.
 
     Args:
         table: the measured metrics.
@@ -117,7 +115,7 @@ def head_columns(table: HeadMetrics, rows: list[HeadRow], sort: str | None = Non
         if metric not in table.shown_metrics:  # only for programs
             of_metric = [replace(column, cells=[]) for column in of_metric]
         columns += of_metric
-    return [*columns, *(change_columns(table, rows) if isinstance(table, MapDifferences) else [])]
+    return [*columns, *table.further_columns(rows)]
 
 
 def _metric_columns(table: HeadMetrics, rows: list[HeadRow], metric: str, style: str) -> list[Column]:

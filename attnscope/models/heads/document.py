@@ -1,0 +1,63 @@
+"""The document of metrics of heads, and their page."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from attnscope.document.blocks import Block, Heading, Notices, Plot
+from attnscope.document.json import plain
+from attnscope.document.page.page import page_html
+from attnscope.models.heads.drawing import HeadsDrawing
+from attnscope.models.heads.figure import draw_metrics
+from attnscope.models.heads.ranking import ranked, several_stacks, shown
+from attnscope.models.heads.result import HeadMetrics
+from attnscope.units import counted
+
+
+def document(table: HeadMetrics, *drawings: Block) -> list[Block]:
+    """Build the heading, the heads, further drawings, and notices."""
+    metrics = [table.sort] if table.sort else table.shown_metrics or list(table.metrics)
+    plot = Plot(partial(draw_metrics, table=table, metrics=metrics))
+    return [heading(table), HeadsDrawing(table), *drawings, Notices(table.notices), plot]
+
+
+def heading(table: HeadMetrics) -> Heading:
+    """Build a title, and lines with the numbers of heads, what they are of, and remarks."""
+    sizes = [
+        f"{stack} " * several_stacks(table) + f"{counted(n_layer, 'layer')} × {counted(n_head, 'head')}"
+        for stack, (n_layer, n_head) in table.layers.items()
+    ]
+    return Heading(table.title, [" · ".join([*sizes, *table.facts]), *table.remarks])
+
+
+def record(table: HeadMetrics) -> dict[str, Any]:
+    """Return what all records of heads contain: the heads in the order in which they are shown."""
+    return {
+        "stacks": {
+            stack: {"n_layer": n_layer, "n_head": n_head}
+            for stack, (n_layer, n_head) in table.layers.items()
+        },
+        "metrics": table.metrics,
+        "heads": [plain(table.record_of(row)) for row in shown(table)],
+        "notices": table.notices,
+    }
+
+
+def page(table: HeadMetrics, *, beside: bool = False) -> str:
+    """Return a page of the metrics, with the maps of the text that they were measured on.
+
+    Args:
+        table: the metrics.
+        beside: whether to show small maps of the head in all stacks side by side.
+    """
+    first, *_ = ranked(table, table.sort, reverse=table.reverse)
+    return page_html(
+        table.maps or [],
+        layer=first.layer,
+        head=first.head,
+        title=f"{table.title} · heads",
+        heads=table,
+        metric=table.sort,
+        beside=beside,
+    )

@@ -1,0 +1,147 @@
+"""Draw metrics of heads: ranked by one, or every metric at a glance; as grids of layers × heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isnan
+
+from rich.console import Console
+from rich.text import Text
+
+from attnscope.document.blocks import Drawing
+from attnscope.document.columns import Column
+from attnscope.document.html import rendered
+from attnscope.document.markdown import markdown_table
+from attnscope.document.pieces import shown_columns
+from attnscope.document.terminal import print_columns, print_line
+from attnscope.models.heads.grid import Grid, by_stack, print_grids
+from attnscope.models.heads.ranking import head_columns, leader_columns, shown
+from attnscope.models.heads.result import HeadMetrics, HeadRow, head_name
+from attnscope.text import printable
+from attnscope.units import MISSING, counted
+
+FEW = 12
+"""Up to this number, heads are listed in a table and not drawn as a grid; so are those of one layer."""
+
+MOST_CELLS = 20_000
+"""The most cells of all grids in HTML; of a larger table, as many metrics as fit."""
+
+MOST_ROWS = 50
+"""The most heads of a ranking in HTML."""
+
+
+@dataclass(frozen=True)
+class HeadsDrawing(Drawing):
+    """The numbers of a table of heads.
+
+    A terminal shows heads in a table and a grid of the metric that ranks them; unranked, a grid and the
+    largest heads of each metric. HTML shows grids first. Markdown has a row for each head.
+    """
+
+    table: HeadMetrics
+
+    def print(self, console: Console, *, wide: bool = False) -> None:
+        """Print the ranking and its grid, or every metric at a glance."""
+        table = self.table
+        rows, sort = shown(table), table.sort
+        ordered, few = sort is not None or table.top is not None, _are_few(table.rows)
+        if ordered:
+            print_line(console, Text(_order(table, rows), "dim"))
+        if ordered or (few and table.shown_metrics):
+            print_columns(head_columns(table, rows, sort), console, wide)
+        if table.shown_metrics and not few and (sort is not None or not ordered):
+            print_grids(table, console, table.shown_metrics if sort is None else [sort])
+        if not ordered and table.shown_metrics:
+            print_columns(leader_columns(table), console, wide)
+
+    def html(self) -> str:
+        """Return a grid for each metric, or for the one that ranks the heads; and the ranking below."""
+        table = self.table
+        metrics = table.shown_metrics if table.sort is None else [table.sort]
+        n = max(1, MOST_CELLS // max(1, len(table.rows)))
+        stacks = {}
+        for stack, rows in by_stack(table).items():
+            grids = [Grid.of(rows, name, powers=table.powers) for name in metrics[:n]]
+            stacks[stack] = [(grid, _rows(grid)) for grid in grids if not grid.is_empty]
+        ranking, more = _ranking(table)
+        if left_out := metrics[n:]:
+            names = ", ".join(left_out)
+            more.append(f"without a grid: {names}; table.ranked({left_out[0]!r}) shows it")
+        order = ""
+        if table.sort is not None:
+            first = "smallest" if table.reverse else "largest"
+            order = f"by {table.sort}, the {first} first: {printable(table.metrics[table.sort])}"
+        return rendered(
+            TEMPLATE, stacks=stacks, ranking=ranking, order=order, more=list(map(printable, more))
+        )
+
+    def markdown(self) -> list[str]:
+        """Return a table with a row for each head, and the meanings of the metrics."""
+        table = self.table
+        meanings = "\n".join(f"- {name}: {meaning}" for name, meaning in table.metrics.items())
+        return [markdown_table(head_columns(table, shown(table), table.sort)), meanings]
+
+
+def _are_few(rows: list[HeadRow]) -> bool:
+    return len(rows) <= FEW or len({(row.stack, row.layer) for row in rows}) == 1
+
+
+def _order(table: HeadMetrics, rows: list[HeadRow]) -> str:
+    """Describe which heads a table shows, and in which order."""
+    which = counted(len(table.rows), "head")
+    if len(rows) < len(table.rows):
+        which = f"{len(rows):,} of {which}"
+    if table.sort is None:
+        return which
+    at_the_top = "smallest" if table.reverse else "largest"
+    return f"{which} by {table.sort}, the {at_the_top} at the top: {table.metrics[table.sort]}"
+
+
+def _ranking(table: HeadMetrics) -> tuple[list[Column], list[str]]:
+    """List the heads, or the first heads of each metric; and say how many heads are left out."""
+    if not table.shown_metrics:
+        return [], []
+    if table.sort is None and table.top is None:
+        return shown_columns(leader_columns(table)), []
+    rows = shown(table)
+    left_out = len(rows) - MOST_ROWS
+    more = [f"… {counted(left_out, 'more head')}: table.to_pandas()"] if left_out > 0 else []
+    return shown_columns(head_columns(table, rows[:MOST_ROWS], table.sort)), more
+
+
+def _rows(grid: Grid) -> list[tuple[int, list[tuple[int, str]]]]:
+    """List the layers of a grid: each cell's share of the largest value in per cent, and its title."""
+    top = max((value for value in grid.values.flat if not isnan(value)), default=0.0)
+
+    def cell(layer: int, head: int, value: float) -> tuple[int, str]:
+        share = 0 if isnan(value) or top <= 0 else max(0, round(100 * value / top))
+        return share, f"{head_name(layer, head)}: {MISSING if isnan(value) else grid.text(value)}"
+
+    return [
+        (layer, [cell(layer, head, value) for head, value in zip(grid.heads, values, strict=True)])
+        for layer, values in zip(grid.layers, grid.values.tolist(), strict=True)
+    ]
+
+
+TEMPLATE = """\
+{% import "parts.html.j2" as parts %}
+{% for stack, grids in stacks.items() %}
+{% if stacks | length > 1 %}
+<p class="title">{{ stack }} attention</p>
+{% endif %}
+<div class="grids">
+{% for grid, rows in grids %}
+<figure><figcaption><span class="bold">{{ grid.metric }}</span> <span class="soft">{{ grid.range() }}</span><br><span class="soft">{{ grid.leader() }}</span></figcaption>
+<div class="grid" style="--columns:{{ grid.heads | length }}"><b></b>{% for head in grid.heads %}<b>{{ head }}</b>{% endfor %}
+{% for layer, cells in rows %}<b>{{ layer }}</b>{% for level, title in cells %}<i style="--v:{{ level }}" title="{{ title }}"></i>{% endfor %}
+{% endfor %}</div></figure>
+{% endfor %}
+</div>
+{% endfor %}
+<p class="soft">Rows are layers, columns are heads; L3 H11 is layer 3, head 11. Each grid goes from 0 to the largest of its metric. Point at a cell for its value.</p>
+{% if order %}
+<p class="soft">{{ order }}</p>
+{% endif %}
+{{ parts.table(ranking) }}
+{{ parts.notices(more) }}
+"""  # noqa: E501

@@ -1,1 +1,0 @@
-"""Results as PNG, SVG and PDF, drawn with matplotlib."""

@@ -386,6 +386,8 @@ def draw(
         contents: returns what the page contains, and a remark.
         force: whether to replace existing files.
     """
+    if plot is None and page is None:
+        return
     from attnscope.render.files.save import save
     from attnscope.units import bytes_text
 

@@ -91,6 +91,8 @@ class LayerCache:
     @property
     def dynamic(self) -> LayerCache:
         """What the dynamic cache of transformers keeps of it between steps."""
+        if self.window == self.dynamic_window and self.compressed is None:
+            return self
         compressed = self.compressed and replace(self.compressed, at_peak=False)
         return replace(self, window=self.dynamic_window, compressed=compressed)
 

@@ -377,6 +377,7 @@ def _card(model: _Model, cost: CostOptions, n_tokens: int, progress: Progress) -
     )
     total = n_bytes or (None if weights is None else weights.n_bytes)
     fit, why_not = _fit(caches, cost, total, n_tokens)
+    reserves = caches.reserved(n_tokens)
     notices = [*_notices(model, weights, n_tokens), *why_not]
     notices.extend(_of_options(model, cost, weights, dtype, dtype_from))
     if anatomy.reads_source and not n_source:
@@ -397,8 +398,8 @@ def _card(model: _Model, cost: CostOptions, n_tokens: int, progress: Progress) -
         n_device=cost.tensor_parallel,
         draft=_draft(model, caches, n_tokens),
         kinds=_kinds(anatomy, n_tokens, n_source, batch, dtype, cost.tensor_parallel),
-        reserved=caches.reserved(n_tokens).rows,
-        unreserved=caches.reserved(n_tokens).missing,
+        reserved=reserves.rows,
+        unreserved=reserves.missing,
         weights=weights,
         uncounted=model.uncounted if weights is None else None,
         curve=_curve(caches, n_tokens),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from attnscope.checkpoints.config import Config, text_part
@@ -129,6 +129,6 @@ def wholes() -> dict[str, dict[str, Any]]:
 
 
 def _table(name: str) -> dict[str, dict[str, Any]]:
-    text = resources.files("attnscope.model_card").joinpath(name).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     result: dict[str, dict[str, Any]] = json.loads(text)
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.config import dtype_of, longest_text, text_part
 from attnscope.checkpoints.headers import Headers
@@ -13,9 +13,11 @@ from attnscope.errors import ModelError
 from attnscope.model_card.anatomy import Anatomy, LayerAnatomy, LayerCache
 from attnscope.model_card.fields import families
 from attnscope.model_card.from_config import UNKNOWN, anatomy_of
-from attnscope.model_card.observed import ObservedLayer, ObservedModel, observe
 from attnscope.text import printable, shortened
 from attnscope.units import counted
+
+if TYPE_CHECKING:
+    from attnscope.model_card.observed import ObservedLayer, ObservedModel
 
 GROUPED = ("full", "sliding", "chunked", "sparse", "shared")
 """The kinds of layers whose heads have keys and values of their own."""
@@ -80,6 +82,8 @@ def anatomy_of_tensors(headers: Headers, config: dict[str, Any] | None = None) -
     Raises:
         ModelError: no attention is recognized, or there are several stacks of layers with it.
     """
+    from attnscope.model_card.observed import observe
+
     config = config or {}
     observed = observe(headers, config)
     if len(observed.stacks) > 1:
@@ -168,6 +172,8 @@ def contradictions(anatomy: Anatomy, headers: Headers, config: dict[str, Any]) -
         headers: of the model's files.
         config: the content of config.json, or the metadata of a GGUF file.
     """
+    from attnscope.model_card.observed import observe
+
     said_by = "its metadata" if headers.format == "GGUF" else "config.json"
     observed = observe(headers, config)
     found: dict[str, list[int]] = {}

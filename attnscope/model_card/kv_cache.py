@@ -108,8 +108,8 @@ def _static(n_tokens: int, has_window: bool) -> Engine:
     """Transformers' `StaticCache`: `StaticSlidingWindowLayer` in 5.23's cache_utils.py."""
 
     def kept(cache: LayerCache) -> LayerCache:
-        window = cache.dynamic_window
-        return replace(cache, window=None if window is None else window + 1)
+        window = None if cache.dynamic_window is None else cache.dynamic_window + 1
+        return cache if window == cache.window else replace(cache, window=window)
 
     rule = "the whole context at once" + ("; at most a window" if has_window else "")
     return "transformers, static", f"5.23: {rule}", kept, n_tokens

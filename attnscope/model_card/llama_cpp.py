@@ -65,8 +65,7 @@ def llama_cpp_reserves(
         return ceil(count / CELLS) * CELLS
 
     def kept(cache: LayerCache) -> LayerCache:
-        window = cache.window
-        return replace(cache, window=None if window is None else padded(window + step))
+        return cache if cache.window is None else replace(cache, window=padded(cache.window + step))
 
     def total(kept: Callable[[LayerCache], LayerCache]) -> int:
         tokens = padded(n_tokens)
@@ -88,6 +87,6 @@ def _as_in_llama_cpp(layers: Sequence[LayerAnatomy], model_type: str) -> list[La
     if windows is None:
         return None
     return [
-        replace(each, cache=replace(each.cache, window=window))
+        each if window == each.cache.window else replace(each, cache=replace(each.cache, window=window))
         for each, window in zip(layers, windows, strict=True)
     ]

@@ -81,7 +81,7 @@ def _place_of_form(name: str) -> Place:
     layer = 0 if numbered else None
     if any(_is_tower(word) for word in words[:first]):
         return Place(False, TOWERS)
-    if _DRAFT.search(name):
+    if re.search(_DRAFT, name):
         return Place(False, DRAFT)
     if words[0] in ("blk", "dec", "enc") and numbered:
         return _of_gguf(words)
@@ -95,32 +95,31 @@ def _place_of_form(name: str) -> Place:
     return Place(False, _rest(name, layer))
 
 
-_DRAFT = re.compile(r"(^|\.)(mtp\w*|nextn\w*|eagle\w*|medusa\w*)\.")
+_DRAFT = r"(^|\.)(mtp\w*|nextn\w*|eagle\w*|medusa\w*)\."
 """Modules of layers that predict further tokens: DeepSeek-V3's, EAGLE's, Medusa's."""
 
 
-_TOWERS = re.compile(r"vision|visual|image|img|sam_model|qformer|audio|speech(?!t5)")
+_TOWERS = r"vision|visual|image|img|sam_model|qformer|audio|speech(?!t5)"
 """Words in the names of modules that encode images or sound; SpeechT5 is a whole model."""
 
 
 @cache
 def _is_tower(word: str) -> bool:
     """Return whether a module encodes images or sound."""
-    return _TOWERS.search(word) is not None
+    return re.search(_TOWERS, word) is not None
 
 
-_MODULE = re.compile(
-    r"(\w+_)?(self|cross|encdec|localself|transientglobalself)?(attn|attention|att)s?(_block|_layer)?",
-    re.IGNORECASE,
+_MODULE = (
+    r"(\w+_)?(self|cross|encdec|localself|transientglobalself)?(attn|attention|att)s?(_block|_layer)?"
 )
 """The names of attention's modules: self_attn, SelfAttention, crossattention, linear_attn, …"""
-_NO_MODULE = re.compile(r"norm|(^|_)ln|residual|gate|hc_|sconv", re.IGNORECASE)
+_NO_MODULE = r"norm|(^|_)ln|residual|gate|hc_|sconv"
 """Words in names of modules beside attention: post_attention_layernorm, attn_norm, hc_attn, …"""
 
 
 @cache
 def _is_attention(word: str) -> bool:
-    return _MODULE.fullmatch(word) is not None and _NO_MODULE.search(word) is None
+    return re.fullmatch(_MODULE, word, re.I) is not None and re.search(_NO_MODULE, word, re.I) is None
 
 
 def _is_bare_attention(words: list[str]) -> bool:
@@ -134,12 +133,12 @@ def _is_bare_attention(words: list[str]) -> bool:
     module = next((word for word in reversed(words[:-2]) if not word.isdecimal()), "")
     if module not in ("mixer", "temporal_block", "attentions"):
         return False
-    return _PARTS[Q].fullmatch(words[-2]) is not None or words[-2] in _OF_MIXERS
+    return re.fullmatch(_PARTS[Q], words[-2], re.I) is not None or words[-2] in _OF_MIXERS
 
 
 _OF_MIXERS = ("k_proj", "v_proj", "o_proj", "k_lin", "v_lin", "out_lin")
 
-_FORMS = {
+_PARTS = {
     INDEXER: r"indexer|compressor",
     NORMS: r"\w*norm\w*|ln|ln_\w+|\w*_ln|q_l2_clip",
     LATENTS: r"(w?q|w?kv|w?o|c_kv|f|g)_(a|b|du|ud|dv|down|up|lora)(_\w+)?|(q|kv|w?k|w?v)_(down|up)_proj",
@@ -151,9 +150,8 @@ _FORMS = {
     V: r"w?v|to_v|project_v|v_(proj|lin|linear)|value(_global|_proj)?|wv_\w+",
     O: r"w?o|to_out|(o|out|c)_proj|out_lin|(linear_|attention_)?out(put)?|dense|proj(ection)?",
 }
-_PARTS = {part: re.compile(form, re.IGNORECASE) for part, form in _FORMS.items()}
 """The names of modules inside attention; the first form that matches decides."""
-_BIAS = re.compile(r"bias|\w+_bias|b_[qkvo]")
+_BIAS = r"bias|\w+_bias|b_[qkvo]"
 
 
 @cache
@@ -165,17 +163,17 @@ def _part(inner: tuple[str, ...]) -> str:
     """
     modules = [word for word in inner[:-1] if word not in _STORAGE] or [inner[-1]]
     for part in (INDEXER, NORMS):
-        if any(_PARTS[part].fullmatch(word) for word in modules):
+        if any(re.fullmatch(_PARTS[part], word, re.I) for word in modules):
             return part
-    if len(inner) > 1 and _BIAS.fullmatch(inner[-1]):
+    if len(inner) > 1 and re.fullmatch(_BIAS, inner[-1]):
         return BIASES
     for part, form in _PARTS.items():
-        if form.fullmatch(modules[-1]):
+        if re.fullmatch(form, modules[-1], re.I):
             return part
     # A wrapper around a projection, such as `q_proj.linear` or `output.dense`
     for word in reversed(modules[:-1]):
         for part in (FUSED, Q, K, V, O):
-            if _PARTS[part].fullmatch(word):
+            if re.fullmatch(_PARTS[part], word, re.I):
                 return part
     return OTHER
 
@@ -188,24 +186,21 @@ def _rest(name: str, layer: int | None) -> str:
     """Return the part of the rest that a tensor is."""
     if re.search(r"(^|\.)experts\.|(^|\.)expert_\d|_exps\.", name):
         return EXPERTS
-    if _RECURRENT.search(name):
+    if re.search(_RECURRENT, name):
         return RECURRENCE
-    if layer is None and _OUTPUTS.search(name):
+    if layer is None and re.search(_OUTPUTS, name):
         return OUTPUT
-    if layer is None and _EMBEDDINGS.search(name):
+    if layer is None and re.search(_EMBEDDINGS, name, re.I):
         return EMBEDDING
     return OTHER
 
 
-_RECURRENT = re.compile(
+_RECURRENT = (
     r"\.(mamba\w*|mixer|temporal_block|mlstm_layer|ssm\w*|rg_lru|time_mix\w*|shortconv|conv)[._]"
 )
 """Modules of recurrences and convolutions: Mamba's, Griffin's, xLSTM's, RWKV's, LFM2's."""
-_OUTPUTS = re.compile(r"(^|\.)(lm_head|embed_out|unembed|output_projection|lm_loss|head|output)\.")
-_EMBEDDINGS = re.compile(
-    r"embed|(^|\.)(wte|wpe|shared|tok_embeddings|token_embd|position_embd|token_types|w)\.",
-    re.IGNORECASE,
-)
+_OUTPUTS = r"(^|\.)(lm_head|embed_out|unembed|output_projection|lm_loss|head|output)\."
+_EMBEDDINGS = r"embed|(^|\.)(wte|wpe|shared|tok_embeddings|token_embd|position_embd|token_types|w)\."
 
 
 def _of_gguf(words: list[str]) -> Place:

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from attnscope.auditing.audit import audit
     from attnscope.auditing.result import Audit
     from attnscope.checkpoints.result import HeadWeights, WeightSlice
-    from attnscope.comparison.checkpoints import compare_checkpoints
-    from attnscope.comparison.map_differences import HeadDifferences, MapDifferences
-    from attnscope.comparison.maps import compare_maps
     from attnscope.comparison.result import Comparison
     from attnscope.comparisons import compare
     from attnscope.document.result import Check, Stats
@@ -25,6 +22,8 @@ if TYPE_CHECKING:
     from attnscope.heads.measure_heads import measure_heads
     from attnscope.load import load
     from attnscope.maps.attention_maps import attention_maps, attention_steps
+    from attnscope.maps.compare_maps import compare_maps
+    from attnscope.maps.differences import MapDifferences
     from attnscope.masks.mask import mask
     from attnscope.masks.result import AttentionMask, AttentionMasks
     from attnscope.model_card.card import card, cards
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from attnscope.tracing.comments.trace_comments import annotate, check_comments
     from attnscope.tracing.inspect import inspect
     from attnscope.tracing.watch import trace_script
+    from attnscope.weights.compare_checkpoints import compare_checkpoints
+    from attnscope.weights.differences import HeadDifferences
     from attnscope.weights.head_weights import head_weights
     from attnscope.weights.read_head import read_head
 
@@ -57,12 +58,12 @@ _HOMES = {
     "Card": "attnscope.model_card.result",
     "Cards": "attnscope.model_card.cards",
     "Check": "attnscope.document.result",
-    "HeadDifferences": "attnscope.comparison.map_differences",
+    "HeadDifferences": "attnscope.weights.differences",
     "Comparison": "attnscope.comparison.result",
     "HeadRow": "attnscope.models.heads.result",
     "HeadTable": "attnscope.models.heads.result",
     "HeadWeights": "attnscope.checkpoints.result",
-    "MapDifferences": "attnscope.comparison.map_differences",
+    "MapDifferences": "attnscope.maps.differences",
     "MultiHeadAttention": "attnscope.attention.mha",
     "Scaling": "attnscope.textbook.scaling.result",
     "Stats": "attnscope.document.result",
@@ -77,8 +78,8 @@ _HOMES = {
     "card": "attnscope.model_card.card",
     "cards": "attnscope.model_card.card",
     "check_comments": "attnscope.tracing.comments.trace_comments",
-    "compare_checkpoints": "attnscope.comparison.checkpoints",
-    "compare_maps": "attnscope.comparison.maps",
+    "compare_checkpoints": "attnscope.weights.compare_checkpoints",
+    "compare_maps": "attnscope.maps.compare_maps",
     "compare": "attnscope.comparisons",
     "compute": "attnscope.textbook.compute",
     "dry_run": "attnscope.textbook.compute",

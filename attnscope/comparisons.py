@@ -12,8 +12,9 @@ from attnscope.process.devices import check_seed
 from attnscope.process.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from attnscope.comparison.map_differences import HeadDifferences, MapDifferences
     from attnscope.comparison.result import Comparison
+    from attnscope.maps.differences import MapDifferences
+    from attnscope.weights.differences import HeadDifferences
 
 Texts = Sequence[str] | Mapping[str, Any]
 """Specifications as `NAME=VALUE`; or by name, as texts or objects."""
@@ -157,7 +158,7 @@ def _compare_models(
         "progress": progress,
     }
     if texts:
-        from attnscope.comparison.maps import compare_maps
+        from attnscope.maps.compare_maps import compare_maps
 
         other = texts[1] if texts[1:] else None
         return compare_maps(a, b, texts[0], other_text=other, dtype=dtype, **options)
@@ -165,7 +166,7 @@ def _compare_models(
         raise OptionError(
             "--dtype is for runs, and weights are compared as they are stored.", hint='--text "…"'
         )
-    from attnscope.comparison.checkpoints import compare_checkpoints
+    from attnscope.weights.compare_checkpoints import compare_checkpoints
 
     return compare_checkpoints(a, b, **options)
 

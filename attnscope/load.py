@@ -10,7 +10,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from attnscope.auditing.result import Audit
 from attnscope.checkpoints.result import HeadWeights
-from attnscope.comparison.map_differences import HeadDifferences
 from attnscope.comparison.result import Comparison
 from attnscope.document.result import Check, Result
 from attnscope.errors import FileError, no_such_file
@@ -23,6 +22,7 @@ from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
 from attnscope.observe.trace import Trace
 from attnscope.textbook.scaling.result import Scaling
+from attnscope.weights.differences import HeadDifferences
 
 KINDS: dict[str, type] = {
     "trace": Trace,

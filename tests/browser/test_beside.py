@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from render.every_result import map_differences
 
-from attnscope.comparison.changed_maps import SIDES, by_side
+from attnscope.maps.changed_maps import SIDES, by_side
 
 pytestmark = pytest.mark.sweep  # `test_page` stands for the browser by default
 

@@ -15,7 +15,6 @@ from render.head_tables import head_table
 import attnscope
 from attnscope.auditing.result import Audit, Evidence, Influence, Line, Property
 from attnscope.checkpoints.result import Circuit, HeadWeights, Latent, WeightSlice
-from attnscope.comparison.map_differences import HeadDifferences, MapDifferences, WeightChange
 from attnscope.comparison.result import (
     ComparedGradient,
     ComparedTensor,
@@ -25,6 +24,7 @@ from attnscope.comparison.result import (
     WeightCopy,
 )
 from attnscope.document.result import Check, Finding, Stats
+from attnscope.maps.differences import MapDifferences, WeightChange
 from attnscope.masks.planes import MatrixPlane
 from attnscope.masks.result import AttentionMasks
 from attnscope.masks.summary import mask_of_planes
@@ -36,6 +36,7 @@ from attnscope.models.tokens import Picture, Token
 from attnscope.observe.trace import Condition, Crash, Exit, Operand, ProgramRun, Source
 from attnscope.tracing.comments.annotate import diff
 from attnscope.tracing.comments.result import CommentReport, Lie, SourceDiff, Unknown
+from attnscope.weights.differences import HeadDifferences
 
 
 def stats(array: np.ndarray) -> Stats:

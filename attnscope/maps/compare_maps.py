@@ -10,9 +10,9 @@ from attnscope.checkpoints.adapter import Adapter, read_adapter
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.indices import Indices, enumerated
 from attnscope.checkpoints.loaded import find_model
-from attnscope.comparison.map_differences import MapDifferences, WeightChange
 from attnscope.errors import ModelError, OptionError
 from attnscope.maps.attention_maps import attention_maps
+from attnscope.maps.differences import MapDifferences, WeightChange
 from attnscope.models.heads.result import HeadRow
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.process.progress import Progress, silent, stage

@@ -7,7 +7,7 @@ import numpy as np
 from render.every_result import map_differences
 from rich.console import Console
 
-from attnscope.comparison.changed_maps import SIDES, by_side, sides
+from attnscope.maps.changed_maps import SIDES, by_side, sides
 from attnscope.models.heads.ranking import head_columns
 
 

@@ -1,13 +1,14 @@
-"""What differs between the heads of two models: in their weights, or in their attention."""
+"""How differently each head attends in two models, or to two texts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from attnscope.document.result import Part
-from attnscope.models.heads.result import HeadMetrics, HeadRow
+from attnscope.models.heads.differences import Differences
+from attnscope.models.heads.result import HeadRow
 from attnscope.text import shortened
 from attnscope.units import counted, listed
 
@@ -15,125 +16,6 @@ if TYPE_CHECKING:
     from attnscope.document.blocks import Block
     from attnscope.document.columns import Column
     from attnscope.models.maps.result import AttentionMaps
-
-
-class Differences(HeadMetrics):
-    """Base class of what differs between heads: metrics that are 0 where nothing does.
-
-    Attributes:
-        a, b: the names that the user gave to the models.
-        adapter: the folder of the adapter that is merged into `b`, if any.
-        changed: the heads with any difference.
-    """
-
-    powers: ClassVar[bool] = True
-    a: str
-    b: str
-    adapter: str | None
-
-    @property
-    def title(self) -> str:
-        """Both names: `a → b`."""
-        adapted = "" if self.adapter is None else f" + {self.adapter}"
-        return f"{self.a} → {self.b}{adapted}"
-
-    @property
-    def models(self) -> list[str]:
-        """The names of both, and of the adapter."""
-        return [self.a, self.b, *([] if self.adapter is None else [self.adapter])]
-
-    @property
-    def shown_metrics(self) -> list[str]:
-        """The metrics that are not 0 in every head, and the one that ranks them."""
-        return [name for name in self.metrics if name in self._differing or name == self.sort]
-
-    @property
-    def changed(self) -> list[HeadRow]:
-        """The heads with any difference."""
-        return [row for row in self.rows if any(value != 0 for value in row.values.values())]
-
-    @property
-    def _differing(self) -> set[str]:
-        return {name for row in self.rows for name, value in row.values.items() if value != 0}
-
-
-@dataclass(repr=False)
-class HeadDifferences(Differences):
-    """How the attention weights of each head differ between two checkpoints of one architecture.
-
-    Each metric that is named after a matrix is its relative change, ‖B − A‖/‖A‖ in Frobenius norms:
-    0 if it is equal bit for bit, infinite if A is 0 and B is not. `rank_…` is the rank of that change,
-    as far as it exceeds what rounding could cause. See `attnscope.comparison.weights.difference`.
-
-    Attributes:
-        a, b: the names that the user gave.
-        adapter: the folder of the adapter that is merged into `b`, if any.
-        dtypes: the dtypes in which the weights of `a` and of `b` are stored.
-        metrics: name and meaning, in order.
-        layers: by the stack's name, its number of layers and its number of heads.
-        rows: the selected heads, ordered by stack, layer and head; they have no errors.
-        notices: further sentences for the reader.
-        sort: the metric by which views rank the heads, the largest first; None: in the order of `rows`.
-        reverse: whether the smallest come first.
-        top: how many heads views show; None: all.
-        maps: None: weights have no attention maps.
-    """
-
-    schema = "differences"
-
-    a: str
-    b: str
-    adapter: str | None
-    dtypes: tuple[str, str]
-    metrics: dict[str, str]
-    layers: dict[str, tuple[int, int]]
-    rows: list[HeadRow]
-    notices: list[str] = field(default_factory=list)
-    sort: str | None = None
-    reverse: bool = False
-    top: int | None = None
-    maps: list[AttentionMaps] | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def facts(self) -> list[str]:
-        """Short facts about all of the metrics, for one line."""
-        of_a, of_b = self.dtypes
-        n, n_changed = len(self.rows), len(self.changed)
-        verdict = f"{n_changed:,} of {counted(n, 'head')} differ" + ("s" if n_changed == 1 else "")
-        if not n_changed:
-            verdict = f"{counted(n, 'head')} equal bit for bit"
-        return [of_a if of_a == of_b else f"{of_a} → {of_b}", verdict]
-
-    @property
-    def summary(self) -> str:
-        """What it is, on one line, without its class."""
-        return f"{shortened(self.title)}: {listed(self.facts)}"
-
-    @property
-    def unchanged_metrics(self) -> list[str]:
-        """The weights, biases and circuits whose change is 0 in every head."""
-        unchanged = [name for name in self.metrics if name not in self._differing]
-        return [name for name in unchanged if not name.startswith("rank_")]
-
-    @property
-    def remarks(self) -> list[str]:
-        """The names of what is equal, if anything differs."""
-        names = self.unchanged_metrics if self.changed else []
-        return [f"unchanged in every head: {', '.join(names)}"] if names else []
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return `attnscope.differences/1`: the heads in the order in which they are shown."""
-        from attnscope.models.heads.document import record
-
-        return {
-            "schema": "attnscope.differences/1",
-            "a": self.a,
-            "b": self.b,
-            "adapter": self.adapter,
-            "dtypes": list(self.dtypes),
-            "changed": len(self.changed),
-            **record(self),
-        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -224,20 +106,20 @@ class MapDifferences(Differences):
     @property
     def remarks(self) -> list[str]:
         """Where the tokens of two texts differ."""
-        from attnscope.comparison.changed_maps import tokens_text
+        from attnscope.maps.changed_maps import tokens_text
 
         return [tokens_text(self)] if self.two_texts else []
 
     def further_columns(self, rows: Iterable[HeadRow]) -> list[Column]:
         """List the weight that changed most in each of some heads."""
-        from attnscope.comparison.changed_maps import change_columns
+        from attnscope.maps.changed_maps import change_columns
 
         return change_columns(self, rows)
 
     def document(self) -> list[Block]:
         """Build the blocks: a terminal shows the maps of the heads that differ most, too."""
-        from attnscope.comparison.changed_maps import ChangedMaps
         from attnscope.document.blocks import Only
+        from attnscope.maps.changed_maps import ChangedMaps
         from attnscope.models.heads.document import document
 
         return document(self, Only(ChangedMaps(self), html=False))
@@ -265,7 +147,7 @@ class MapDifferences(Differences):
 
     def page(self) -> str:
         """Return a page with the maps of A and of B, and what is more and what is less in B."""
-        from attnscope.comparison.changed_maps import by_side
+        from attnscope.maps.changed_maps import by_side
         from attnscope.models.heads.document import page
 
         return page(by_side(self), beside=True)

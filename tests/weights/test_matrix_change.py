@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from attnscope.checkpoints.result import WeightSlice
-from attnscope.comparison.weights.matrix_change import MatrixChange, _triangle, circuit_change
 from attnscope.document.result import UNMEASURED
+from attnscope.weights.matrix_change import MatrixChange, _triangle, circuit_change
 
 D_FEAT, D_OTHER, D_HEAD = 60, 50, 7
 

@@ -12,13 +12,13 @@ from attnscope.checkpoints.heads import Heads, heads_of
 from attnscope.checkpoints.indices import Indices, check_indices, enumerated, parse_indices
 from attnscope.checkpoints.tensor_names import Stack, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import Weights, open_weights
-from attnscope.comparison.map_differences import HeadDifferences
-from attnscope.comparison.weights.difference import CIRCUITS, HINT, LayerDifference, check_comparable
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.heads.result import HeadRow, head_name
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.text import nearest
+from attnscope.weights.differences import HeadDifferences
 from attnscope.weights.head_weights import find_weights
+from attnscope.weights.layer_difference import CIRCUITS, HINT, LayerDifference, check_comparable
 
 MOST_NAMED = 3
 """The most tensors or heads that a notice names."""

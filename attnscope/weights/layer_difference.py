@@ -11,9 +11,9 @@ from attnscope.checkpoints.heads import Heads
 from attnscope.checkpoints.indices import enumerated
 from attnscope.checkpoints.result import WeightSlice
 from attnscope.checkpoints.tensor_names import GGUF
-from attnscope.comparison.weights.matrix_change import MatrixChange, Measured, circuit_change
 from attnscope.errors import ModelError
 from attnscope.models.heads.result import HeadRow
+from attnscope.weights.matrix_change import MatrixChange, Measured, circuit_change
 
 CIRCUITS = {"QK": ("W_Q", "W_K", "W_Qᵀ·W_K"), "OV": ("W_O", "W_V", "W_O·W_V")}
 """Each circuit's factors, and its formula."""

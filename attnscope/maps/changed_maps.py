@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.comparison.map_differences import MapDifferences, WeightChange
 from attnscope.document.blocks import Drawing
 from attnscope.document.columns import Column
 from attnscope.document.grid.axes import KEY, QUERY, label
@@ -27,6 +26,7 @@ from attnscope.document.grid.overview import (
 )
 from attnscope.document.styles import AXIS_STYLES
 from attnscope.document.terminal import print_columns, print_line
+from attnscope.maps.differences import MapDifferences, WeightChange
 from attnscope.models.heads.ranking import place, ranked, shown
 from attnscope.models.heads.result import HeadRow
 from attnscope.models.maps.result import AttentionMap, AttentionMaps

@@ -1,1 +1,0 @@
-"""What changed in the weights between two checkpoints."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.document.grid.axes import AxisToken, label
 from attnscope.errors import OptionError
-from attnscope.process.files import check_file, write_file
 from attnscope.text import printable
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ def check_plot(path: Path, *, force: bool = False) -> None:
         FileError: the file cannot be written, or already exists.
         OptionError: matplotlib is not installed.
     """
+    from attnscope.process.files import check_file
+
     check_file(path, force=force, suffixes=METADATA, kind="figures", inside=str(path / "attention.png"))
     try:
         import matplotlib  # noqa: F401
@@ -81,6 +82,8 @@ def write_figure(
         FileError: the file cannot be written; nothing is left of it then.
         OptionError: matplotlib is not installed.
     """
+    from attnscope.process.files import write_file
+
     check_plot(path, force=force)
     with _settings():
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -8,7 +8,6 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from attnscope.document.blocks import Plot
-from attnscope.document.figure import drawable
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.result import Card, CurvePoint
 from attnscope.units import bytes_text, counted
@@ -38,12 +37,14 @@ def draw_card(figure: Figure, result: Card | Cards) -> None:
         result: a card, whose engines are drawn too, with the memory beside the weights; or several,
             which have a line each.
     """
+    from attnscope.document.figure import drawable
+
     figure.set_size_inches(*SIZE)
     axes = figure.subplots()
     if isinstance(result, Cards):
         title = f"{counted(len(result.cards), 'model')}, {counted(result.batch, 'sequence')}"
         for name, card, marker in zip(result.names, result.cards, cycle(MARKERS), strict=False):
-            _line(axes, card.curve, [each.n_bytes for each in card.curve], name, "-", marker)
+            _line(axes, card.curve, [each.n_bytes for each in card.curve], drawable(name), "-", marker)
     else:
         title = f"{result.name}, {counted(result.batch, 'sequence')}, {result.cache_dtype}"
         _line(axes, result.curve, [each.n_bytes for each in result.curve], "needed", "-", "o")
@@ -71,7 +72,7 @@ def _line(
     lengths = [each.n_tokens for each in curve]
     (line,) = axes.plot(lengths, n_bytes, marker=marker, markersize=3, linewidth=1.2)
     line.set_linestyle(dashes)  # type: ignore[arg-type]
-    line.set_label(drawable(name).lstrip("_") or "–")  # matplotlib hides names that begin with _
+    line.set_label(name.lstrip("_") or "–")  # matplotlib hides names that begin with _
 
 
 def _scale(axes: Axes, cards: Sequence[Card]) -> None:

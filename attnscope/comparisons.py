@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnscope.comparison.options import REFERENCES, Arguments, Execution, Models, Reference
+from attnscope.comparison.options import (
+    REFERENCES,
+    ComparedArguments,
+    ComparedExecution,
+    Models,
+    Reference,
+)
 from attnscope.errors import OptionError
 from attnscope.options import flags_of, is_code, refuse
 from attnscope.process.devices import check_seed
@@ -119,7 +125,7 @@ def compare(
     if args and inputs is not None:
         raise OptionError("the inputs are given twice, by position and as inputs.")
     inputs = args or inputs
-    arguments = Arguments(init, inputs, where, call, same, map, weights, backward)  # type: ignore[arg-type]
+    arguments = ComparedArguments(init, inputs, where, call, same, map, weights, backward)  # type: ignore[arg-type]
     reference = Reference(causal, align, past, layout, scale, rope, rope_theta, softcap)  # type: ignore[arg-type]
     models = Models(layer, head, text, ids, tokens, adapter, sort, reverse, top)  # type: ignore[arg-type]
     if not (is_code(a) or is_code(b)):
@@ -137,7 +143,7 @@ def compare(
     refuse(of_models | {"--top": top}, "is for two models, and one side is code")
     from attnscope.comparison.of_code import compare_code
 
-    return compare_code(a, b, arguments, reference, models, Execution(dtype, seed), progress)
+    return compare_code(a, b, arguments, reference, models, ComparedExecution(dtype, seed), progress)
 
 
 def _compare_models(

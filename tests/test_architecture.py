@@ -103,6 +103,16 @@ def test_every_package_is_known():
     assert ROOMS | EVERYTHING | VIEWS | set().union(*SHARED) == PACKAGES
 
 
+def test_no_two_classes_have_one_name():
+    names = [
+        node.name
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert not {name for name in names if names.count(name) > 1}
+
+
 PRIVATE = re.compile(r"torch(\.\w+)*\._[a-z]\w*|\btorch\.\w+\._[A-Z]")
 """A private part of torch."""
 

@@ -12,7 +12,7 @@ CHUNK = 2**18
 """The number of weights measured at a time, so that little memory is needed beside the scores."""
 
 
-class Measured(NamedTuple):
+class ScoreMeasurements(NamedTuple):
     """Measurements of the scores, and of their softmax row by row (one row per query).
 
     Attributes:
@@ -30,7 +30,7 @@ class Measured(NamedTuple):
     gradient_norm_mean: float
 
 
-def measure(Q: torch.Tensor, K: torch.Tensor, scale: float) -> Measured:
+def measure(Q: torch.Tensor, K: torch.Tensor, scale: float) -> ScoreMeasurements:
     """Compute scores and weights as the textbook does, and measure them in float64.
 
     Scores and weights are computed in the dtype of Q and K, as attention computes them.
@@ -57,7 +57,7 @@ def measure(Q: torch.Tensor, K: torch.Tensor, scale: float) -> Measured:
         out[2] = jacobian_norm(attention)
     entropy, largest, norm = measured
     lower, upper = norm.median(), -(-norm).median()  # torch returns the lower of the two middle ones
-    return Measured(
+    return ScoreMeasurements(
         variance=squares / rows.numel(),
         entropy=float(entropy.mean()),
         largest_weight=float(largest.mean()),

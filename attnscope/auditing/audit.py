@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnscope.auditing.options import CodeInput, ModelInput, Properties, Run
+from attnscope.auditing.options import AuditRun, CodeInput, ModelInput, Properties
 from attnscope.auditing.result import Audit
 from attnscope.errors import OptionError
 from attnscope.options import is_code, refuse
@@ -103,7 +103,7 @@ def audit(
         coverage, expect,
     )  # fmt: skip
     properties.check()
-    run = Run(thorough, dtype, device, seed)
+    run = AuditRun(thorough, dtype, device, seed)
     if args and inputs is not None:
         raise OptionError("the inputs are given twice, by position and as inputs.")
     if is_code(target):

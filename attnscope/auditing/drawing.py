@@ -27,7 +27,7 @@ from attnscope.auditing.svg import html
 from attnscope.document.blocks import Drawing, Verdict
 from attnscope.document.grid import axes
 from attnscope.document.grid.colours import MARKS as SHADES
-from attnscope.document.grid.colours import ON_COLOUR, Scale
+from attnscope.document.grid.colours import ON_COLOUR, ColourScale
 from attnscope.document.markdown import markdown_document
 from attnscope.document.styles import CYAN
 from attnscope.document.styles import WRONG as RED
@@ -76,8 +76,8 @@ class EvidenceDrawing(Drawing):
         width, rows = (
             (console.width, MOST) if console.is_terminal else (max(console.width, PIPED), PIPED)
         )
-        scale = Scale.up_to(console, 1.0)
-        parts, sentences = picture(self.influence, Frame(width - INDENT, rows, scale))
+        scale = ColourScale.up_to(console, 1.0)
+        parts, sentences = picture(self.influence, AuditFrame(width - INDENT, rows, scale))
         for title, lines in parts:
             print_hanging(console, Text(" " * INDENT) + Text(printable(title), "dim"))
             for line in lines:
@@ -106,7 +106,7 @@ class EvidenceDrawing(Drawing):
 
 
 @dataclass(frozen=True)
-class Frame:
+class AuditFrame:
     """The room for a picture.
 
     Attributes:
@@ -117,15 +117,15 @@ class Frame:
 
     width: int
     rows: int
-    scale: Scale
+    scale: ColourScale
 
 
-DOCUMENT = Frame(140, 120, Scale(0.0, (), "", "utf-8", SHADES))
+DOCUMENT = AuditFrame(140, 120, ColourScale(0.0, (), "", "utf-8", SHADES))
 """The room for a picture in Markdown, without colours."""
 
 
 @dataclass(frozen=True)
-class Layout:
+class PictureLayout:
     """How a picture is drawn.
 
     Attributes:
@@ -141,12 +141,12 @@ class Layout:
     rows: range
     columns: range
 
-    def labels(self, frame: Frame) -> list[Text]:
+    def labels(self, frame: AuditFrame) -> list[Text]:
         """Return the label of each row."""
         longest = min(LONGEST, frame.width // 6)
         return axes.row_labels(_each(self.rows), self.tokens, longest, frame.scale)
 
-    def needed(self, n_panel: int, frame: Frame) -> tuple[int, int]:
+    def needed(self, n_panel: int, frame: AuditFrame) -> tuple[int, int]:
         """Return the characters and the rows that the panels take."""
         across, down = (n_panel, 1) if self.beside else (1, n_panel)
         indent = 1 + max(label.cell_len for label in self.labels(frame))
@@ -156,7 +156,7 @@ class Layout:
         )
 
 
-def picture(influence: Influence, frame: Frame) -> tuple[list[tuple[str, list[Text]]], list[Text]]:
+def picture(influence: Influence, frame: AuditFrame) -> tuple[list[tuple[str, list[Text]]], list[Text]]:
     """Return the panels, those side by side as one, with a title each; and sentences that explain them.
 
     If they do not fit, a part of them is drawn, in which something is wrong.
@@ -189,20 +189,20 @@ def picture(influence: Influence, frame: Frame) -> tuple[list[tuple[str, list[Te
     return parts, list(_sentences(influence, layout, found, scale))
 
 
-def _layout(influence: Influence, frame: Frame) -> Layout:
+def _layout(influence: Influence, frame: AuditFrame) -> PictureLayout:
     """Choose the most legible layout that fits; if none does, one of a part."""
     n_Q, n_K = len(influence.measured), len(influence.measured[0])
     tokens = None if influence.tokens is None else [Token(text) for text in influence.tokens]
     n_panel = len(titles(influence))
     for beside, labels, width in product((True, False), dict.fromkeys((bool(tokens), False)), (2, 1)):
-        layout = Layout(beside, tokens if labels else None, width, range(n_Q), range(n_K))
+        layout = PictureLayout(beside, tokens if labels else None, width, range(n_Q), range(n_K))
         wide, high = layout.needed(n_panel, frame)
         if wide <= frame.width and high <= frame.rows:
             return layout
-    return _part(influence, Layout(True, tokens, 2, range(n_Q), range(n_K)), frame)
+    return _part(influence, PictureLayout(True, tokens, 2, range(n_Q), range(n_K)), frame)
 
 
-def _part(influence: Influence, whole: Layout, frame: Frame) -> Layout:
+def _part(influence: Influence, whole: PictureLayout, frame: AuditFrame) -> PictureLayout:
     """Return the layout of a part that fits, around the first pair that is wrong."""
     n_panel = len(titles(influence))
     across = n_panel if whole.beside else 1
@@ -230,7 +230,7 @@ def _each(positions: range) -> list[range]:
     return [range(i, i + 1) for i in positions]
 
 
-def _lines(cells: Cells, layout: Layout, scale: Scale) -> Iterator[Text]:
+def _lines(cells: Cells, layout: PictureLayout, scale: ColourScale) -> Iterator[Text]:
     """Yield a line with positions, and a line for each row of a panel."""
     yield axes.ruler(_each(layout.columns), layout.width, len(layout.columns) * layout.width)
     marks = _marks(scale)
@@ -241,7 +241,7 @@ def _lines(cells: Cells, layout: Layout, scale: Scale) -> Iterator[Text]:
         yield line
 
 
-def _cell(amount: float, kind: int, mark: str, width: int, scale: Scale) -> Text:
+def _cell(amount: float, kind: int, mark: str, width: int, scale: ColourScale) -> Text:
     """Return a cell: on consoles with colours, that of its amount; the smallest has one, too.
 
     The mark of what is right has that colour, too: it is not seen, but copied with the text.
@@ -253,11 +253,13 @@ def _cell(amount: float, kind: int, mark: str, width: int, scale: Scale) -> Text
     return Text(mark.ljust(width), Style(color=colour, bgcolor=background, bold=kind == WRONG))
 
 
-def _marks(scale: Scale) -> str:
+def _marks(scale: ColourScale) -> str:
     return MARKS if can_show(MARKS, scale.encoding) else ASCII
 
 
-def _sentences(influence: Influence, layout: Layout, found: list[Cells], scale: Scale) -> Iterator[Text]:
+def _sentences(
+    influence: Influence, layout: PictureLayout, found: list[Cells], scale: ColourScale
+) -> Iterator[Text]:
     """Yield what rows, columns, characters and colours mean, and which part is shown."""
     marks = _marks(scale)
     sentence = Text.assemble("rows are ", ("outputs", axes.QUERY), ", columns ", ("inputs", axes.KEY))

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from attnscope.auditing.code.code import Code, code_of
+from attnscope.auditing.code.code import AuditedCode, code_of
 from attnscope.auditing.code.layout import is_number
 from attnscope.auditing.code.masks import Mask, stated_masks
 from attnscope.auditing.expected import ExpectedMask, StatedMask, mask_of_options, read_stated_mask
 from attnscope.auditing.measure.difference import relative
 from attnscope.auditing.measure.leak import too_large
-from attnscope.auditing.options import CodeInput, Properties, Run
+from attnscope.auditing.options import AuditRun, CodeInput, Properties
 from attnscope.auditing.result import (
     BROKEN,
     HOLDS,
@@ -40,7 +40,7 @@ OF_MODELS = {
 """Why some properties of models are not tested in code."""
 
 
-def audit_code(target: Any, inputs: CodeInput, properties: Properties, run: Run) -> Audit:
+def audit_code(target: Any, inputs: CodeInput, properties: Properties, run: AuditRun) -> Audit:
     """Test the properties of code; see `attnscope.audit`."""
     if properties.prefix and not (properties.causal or properties.window or properties.chunk):
         raise OptionError(
@@ -70,7 +70,7 @@ def audit_code(target: Any, inputs: CodeInput, properties: Properties, run: Run)
 
 
 def _audit(
-    code: Code, expected: ExpectedMask, requested: dict[str, bool], stated: StatedMask | None
+    code: AuditedCode, expected: ExpectedMask, requested: dict[str, bool], stated: StatedMask | None
 ) -> Audit:
     """Test every property, those that options ask for or not."""
     tests: dict[str, Callable[[], Property]] = {
@@ -108,7 +108,7 @@ def _audit(
     )  # fmt: skip
 
 
-def _holds(code: Code, name: str, source: str, text: str, visible: torch.Tensor) -> Property:
+def _holds(code: AuditedCode, name: str, source: str, text: str, visible: torch.Tensor) -> Property:
     """Return that a property holds, unless something moves by so little that rounding may be why."""
     if doubt := code.doubt(visible):
         return Property(name, UNDECIDED, source, doubt)
@@ -124,7 +124,7 @@ def _without_evidence(found: Property, why: str) -> Property:
 
 
 def _wrong(
-    code: Code, name: str, source: str, influence: Influence, pairs: list[tuple[int, int]],
+    code: AuditedCode, name: str, source: str, influence: Influence, pairs: list[tuple[int, int]],
     prefix: str = "", padding: Collection[int] = (),
 ) -> Property:  # fmt: skip
     """Return that a property is broken by pairs of positions, with the line where it begins.
@@ -161,7 +161,7 @@ def _wrong(
     return Property(name, BROKEN, source, text, evidence)
 
 
-def _causal(code: Code, expected: ExpectedMask) -> Property:
+def _causal(code: AuditedCode, expected: ExpectedMask) -> Property:
     if not expected.causal:
         return Property("causal", NOT_APPLICABLE, "--causal tests it", "")
     full = expected.without_limit()
@@ -180,7 +180,7 @@ def _causal(code: Code, expected: ExpectedMask) -> Property:
     return _holds(code, "causal", expected.source, text, visible)
 
 
-def _bidirectional(code: Code, expected: ExpectedMask, requested: bool) -> Property:
+def _bidirectional(code: AuditedCode, expected: ExpectedMask, requested: bool) -> Property:
     name = "bidirectional"
     if expected.causal or not requested:
         why = "--causal excludes it" if expected.causal else "--bidirectional tests it"
@@ -196,7 +196,7 @@ def _bidirectional(code: Code, expected: ExpectedMask, requested: bool) -> Prope
     return Property(name, HOLDS, "--bidirectional", text)
 
 
-def _window(code: Code, expected: ExpectedMask) -> Property:
+def _window(code: AuditedCode, expected: ExpectedMask) -> Property:
     if expected.limit is None:
         return Property("window", NOT_APPLICABLE, "--window or --chunk tests it", "")
     reach = _reach(code, expected)
@@ -214,7 +214,7 @@ def _window(code: Code, expected: ExpectedMask) -> Property:
     return _holds(code, "window", expected.source, text, reach.visible(code.n))
 
 
-def _reach(code: Code, expected: ExpectedMask) -> ExpectedMask:
+def _reach(code: AuditedCode, expected: ExpectedMask) -> ExpectedMask:
     """Widen a window to the keys visible through all layers: W − 1 positions further for each."""
     if expected.window is None or code.depth == 1:
         return expected
@@ -222,7 +222,7 @@ def _reach(code: Code, expected: ExpectedMask) -> ExpectedMask:
     return replace(expected, window=window)
 
 
-def _coverage(code: Code, expected: ExpectedMask, options: dict[str, bool]) -> Property:
+def _coverage(code: AuditedCode, expected: ExpectedMask, options: dict[str, bool]) -> Property:
     requested = options["coverage"]
     if not (expected.causal or options["bidirectional"]):
         why = "--causal or --bidirectional says whether later positions should be seen"
@@ -242,7 +242,7 @@ def _coverage(code: Code, expected: ExpectedMask, options: dict[str, bool]) -> P
 
 
 def _missing(
-    code: Code, name: str, source: str, visible: torch.Tensor, influence: Influence
+    code: AuditedCode, name: str, source: str, visible: torch.Tensor, influence: Influence
 ) -> Property | None:
     """Return that a property is broken by influence that is missing; None if it is not."""
     missing = (visible & (code.amounts == 0)).nonzero().tolist()
@@ -259,7 +259,7 @@ def _missing(
     return None
 
 
-def _stated(code: Code, stated: StatedMask) -> Property:
+def _stated(code: AuditedCode, stated: StatedMask) -> Property:
     """Look for influence that is not expected, through all layers, and for what is missing.
 
     A position may always have influence on itself, because residuals carry it on.
@@ -285,7 +285,7 @@ def _through(visible: torch.Tensor, depth: int) -> torch.Tensor:
     return torch.linalg.matrix_power(visible.double(), depth) > 0
 
 
-def _batch(code: Code) -> Property:
+def _batch(code: AuditedCode) -> Property:
     inputs, output, axes = code.inputs, code.output(), code.layout.axes
     others = {each.name for each in code.masks}
     batches = {name: code.batch_axis(name) for name in axes if name not in others}
@@ -314,7 +314,7 @@ def _batch(code: Code) -> Property:
     return Property("batch", HOLDS, source, text)
 
 
-def _padding(code: Code, requested: bool) -> Property:
+def _padding(code: AuditedCode, requested: bool) -> Property:
     if not code.masks or not requested:
         why = "--padding tests it" if code.masks else "no input is a mask"
         status = UNDECIDED if requested else NOT_APPLICABLE
@@ -336,7 +336,7 @@ def _padding(code: Code, requested: bool) -> Property:
     return Property("padding", HOLDS, f"{names} hides positions", "; ".join(done))
 
 
-def _misread(code: Code, mask: Mask) -> str:
+def _misread(code: AuditedCode, mask: Mask) -> str:
     """Explain why the value of a mask of ones and zeros that hides is not known; empty: it is known."""
     values, name = code.inputs[mask.name], mask.name
     is_binary = bool(((values == 0) | (values == 1)).all() and (values == 1).any())
@@ -350,7 +350,7 @@ def _misread(code: Code, mask: Mask) -> str:
     )
 
 
-def _mask_hint(code: Code) -> str:
+def _mask_hint(code: AuditedCode) -> str:
     """Return in words what gives the code a mask: a parameter that is called so, or an input by name."""
     called = signature_of(getattr(code.runs.side.callable, "forward", code.runs.side.callable))
     parameters = called.parameters if called is not None else ()
@@ -369,7 +369,7 @@ def _mask_hint(code: Code) -> str:
     return f"{' '.join(options)} gives one"
 
 
-def _padded(code: Code, mask: Mask, side: str, keys: Collection[int]) -> Property | None:
+def _padded(code: AuditedCode, mask: Mask, side: str, keys: Collection[int]) -> Property | None:
     """Return that changing positions of the padding moves others; None if it does not."""
     hidden = replace(code.with_inputs({mask.name: mask.hiding(keys)}), changing=mask.group)
     rows = mask.real_rows(keys, code.layout.n)

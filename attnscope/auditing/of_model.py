@@ -16,8 +16,8 @@ from attnscope.auditing.measure.difference import FAILURES
 from attnscope.auditing.measure.finite import first_not_finite_module
 from attnscope.auditing.models.expected_masks import causality, image_blocks
 from attnscope.auditing.models.probe import Probe
-from attnscope.auditing.models.subject import OUTPUT, Subject, Texts
-from attnscope.auditing.options import ModelInput, Properties, Run
+from attnscope.auditing.models.subject import OUTPUT, AuditedModel, Texts
+from attnscope.auditing.options import AuditRun, ModelInput, Properties
 from attnscope.auditing.properties.batch import batch
 from attnscope.auditing.properties.cache import cache
 from attnscope.auditing.properties.causal import causal
@@ -53,7 +53,7 @@ def audit_model(
     model: Any,
     input: ModelInput,
     properties: Properties,
-    run: Run,
+    run: AuditRun,
     tokenizer: Any,
     progress: Progress,
 ) -> Audit:
@@ -114,7 +114,7 @@ def probe_of(
             f"the text has {counted(n, 'token')}, and an audit needs {LEAST} or more.",
             hint="--length 61",
         )
-    subject = Subject(name, module, n)
+    subject = AuditedModel(name, module, n)
     encoder = None
     if subject.is_encoder_decoder:
         encoder = texts.drawn(n + 3) if ids is None else text

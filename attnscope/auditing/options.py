@@ -100,7 +100,7 @@ class CodeInput:
 
 
 @dataclass(frozen=True)
-class Run:
+class AuditRun:
     """How it runs."""
 
     PANEL = "Run"

@@ -24,7 +24,7 @@ def document(head: HeadWeights) -> list[Block]:
 
     Where there are circuits, only HTML shows the weights.
     """
-    blocks: list[Block] = [_heading(head), WeightRows(head)]
+    blocks: list[Block] = [_heading(head), WeightTable(head)]
     if head.circuits:
         from attnscope.checkpoints.circuit_table import CircuitTable
 
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class WeightRows(Drawing):
+class WeightTable(Drawing):
     """The weights in HTML, with a histogram of the values of each."""
 
     head: HeadWeights

@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from attnscope.checkpoints.ranges import Budget, FileRanges, MiB, Ranges, shown_name, side_by_side
+from attnscope.checkpoints.ranges import FileRanges, HeaderBudget, MiB, Ranges, shown_name, side_by_side
 from attnscope.dtypes import GGML_TYPES
 from attnscope.errors import ModelError
 from attnscope.text import printable, shortened
@@ -138,7 +138,7 @@ def _joined(file: Ranges, part_of_file: Gguf, count: int) -> Gguf:
     files = [file.beside(name) for name in names]
     for later in files[1:]:
         later.first = min(later.first, FIRST_OF_PART)
-    budget = Budget(MOST_KEPT)
+    budget = HeaderBudget(MOST_KEPT)
 
     def read(each: Ranges) -> Gguf:
         return part_of_file if each.name == file.name else _read_header(each, budget)
@@ -159,14 +159,14 @@ def _joined(file: Ranges, part_of_file: Gguf, count: int) -> Gguf:
     return Gguf(parts[0].name, parts[0].version, parts[0].metadata, tensors, tuple(files))
 
 
-def _read_header(file: Ranges, budget: Budget | None = None) -> Gguf:
+def _read_header(file: Ranges, budget: HeaderBudget | None = None) -> Gguf:
     """Read the header of one file.
 
     Args:
         file: the file.
         budget: what the headers of all parts may keep together.
     """
-    cursor = _Cursor(file, budget or Budget(MOST_KEPT))
+    cursor = _Cursor(file, budget or HeaderBudget(MOST_KEPT))
     magic = cursor.take(4) if cursor.size >= 4 else b""
     if magic != MAGIC:
         raise ModelError(
@@ -255,7 +255,7 @@ class _Cursor:
         budget: what may be kept of it.
     """
 
-    def __init__(self, file: Ranges, budget: Budget) -> None:
+    def __init__(self, file: Ranges, budget: HeaderBudget) -> None:
         self.file, self.size, self.budget = file, file.size, budget
         self.end = min(self.size, LONGEST_HEADER)
         self.position = 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from attnscope.checkpoints.model_files import ModelFiles
-from attnscope.checkpoints.ranges import Budget, KiB, MiB, Ranges, shown_name, side_by_side
+from attnscope.checkpoints.ranges import HeaderBudget, KiB, MiB, Ranges, shown_name, side_by_side
 from attnscope.checkpoints.safetensors_header import LONGEST_HEADER, read_safetensors_header
 from attnscope.errors import ModelError
 from attnscope.process.progress import Progress, silent, stage
@@ -99,7 +99,7 @@ def _of_safetensors(name: str, files: list[Ranges], report: Callable[[float], No
     """Read the headers of safetensors files side by side."""
     for file in files:
         file.first = min(MOST, max(LEAST, FIRST_REQUESTS // len(files)))
-    budget = Budget(LONGEST_HEADER)
+    budget = HeaderBudget(LONGEST_HEADER)
 
     def read(file: Ranges) -> list[TensorHeader]:
         return [

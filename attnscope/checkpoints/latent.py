@@ -57,7 +57,7 @@ def axes_of(name: str, latent: Latent) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """The rows or columns of a stored tensor that form one part.
 
     Attributes:
@@ -188,34 +188,34 @@ def _check_config(latent: Latent, config: dict[str, Any], model: str) -> None:
             )
 
 
-def _parts(latent: Latent, head: int, up_Q: str, up_KV: str, out: str, d_feat: int) -> list[Part]:
+def _parts(latent: Latent, head: int, up_Q: str, up_KV: str, out: str, d_feat: int) -> list[TensorPart]:
     """List all possible parts; the caller skips biases that do not exist."""
     d_CKV, both = latent.d_CKV, latent.d_CKV + latent.d_rope
     Q, K, V, out_of = (columns_of(latent, part, head) for part in "QKVO")
     rope_start = Q.start + latent.d_nope
     up = "W_Q" if latent.d_CQ is None else "W_UQ"
     shared = [
-        Part("W_DQ", DOWN_Q, "weight", 0, 0, latent.d_CQ or 0, True),
-        Part("g_Q", NORM_Q, "weight", 0, 0, latent.d_CQ or 0, True),
+        TensorPart("W_DQ", DOWN_Q, "weight", 0, 0, latent.d_CQ or 0, True),
+        TensorPart("g_Q", NORM_Q, "weight", 0, 0, latent.d_CQ or 0, True),
     ]
     return [
         *(shared if latent.d_CQ is not None else []),
-        Part(up, up_Q, "weight", 0, Q.start, rope_start, False),
-        Part("W_QR", up_Q, "weight", 0, rope_start, Q.stop, False),
-        Part("W_DKV", DOWN_KV, "weight", 0, 0, d_CKV, True),
-        Part("g_KV", NORM_KV, "weight", 0, 0, d_CKV, True),
-        Part("W_UK", up_KV, "weight", 0, K.start, K.stop, False),
-        Part("W_UV", up_KV, "weight", 0, V.start, V.stop, False),
-        Part("W_KR", DOWN_KV, "weight", 0, d_CKV, both, True),
-        Part("W_O", out, "weight", 1, out_of.start, out_of.stop, False),
-        Part("b_DQ", DOWN_Q, "bias", 0, 0, latent.d_CQ or 0, True),
-        Part("b_DKV", DOWN_KV, "bias", 0, 0, d_CKV, True),
-        Part("b_KR", DOWN_KV, "bias", 0, d_CKV, both, True),
-        Part("b_O", out, "bias", 0, 0, d_feat, True),
+        TensorPart(up, up_Q, "weight", 0, Q.start, rope_start, False),
+        TensorPart("W_QR", up_Q, "weight", 0, rope_start, Q.stop, False),
+        TensorPart("W_DKV", DOWN_KV, "weight", 0, 0, d_CKV, True),
+        TensorPart("g_KV", NORM_KV, "weight", 0, 0, d_CKV, True),
+        TensorPart("W_UK", up_KV, "weight", 0, K.start, K.stop, False),
+        TensorPart("W_UV", up_KV, "weight", 0, V.start, V.stop, False),
+        TensorPart("W_KR", DOWN_KV, "weight", 0, d_CKV, both, True),
+        TensorPart("W_O", out, "weight", 1, out_of.start, out_of.stop, False),
+        TensorPart("b_DQ", DOWN_Q, "bias", 0, 0, latent.d_CQ or 0, True),
+        TensorPart("b_DKV", DOWN_KV, "bias", 0, 0, d_CKV, True),
+        TensorPart("b_KR", DOWN_KV, "bias", 0, d_CKV, both, True),
+        TensorPart("b_O", out, "bias", 0, 0, d_feat, True),
     ]
 
 
-def _slice(part: Part, tensor: str, stored: np.ndarray, dtype: str) -> WeightSlice:
+def _slice(part: TensorPart, tensor: str, stored: np.ndarray, dtype: str) -> WeightSlice:
     """Return one part of a stored tensor."""
     values = stored[:, part.start : part.stop] if part.axis == 1 else stored[part.start : part.stop]
     return WeightSlice(

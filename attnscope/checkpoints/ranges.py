@@ -234,7 +234,7 @@ def shown_name(name: str) -> str:
     return printable(shortened(name)) or "a tensor without a name"
 
 
-class Budget:
+class HeaderBudget:
     """Limits what the headers of a model's files take together: a thousand cannot fill the memory.
 
     Args:

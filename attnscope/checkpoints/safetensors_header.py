@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
-from attnscope.checkpoints.ranges import Budget, Ranges, shown_name
+from attnscope.checkpoints.ranges import HeaderBudget, Ranges, shown_name
 from attnscope.dtypes import SAFETENSORS
 from attnscope.errors import ModelError
 from attnscope.text import printable, shortened
@@ -48,7 +48,7 @@ class SafetensorsTensor(NamedTuple):
     offset: int
 
 
-def read_safetensors_header(file: Ranges, budget: Budget | None = None) -> list[SafetensorsTensor]:
+def read_safetensors_header(file: Ranges, budget: HeaderBudget | None = None) -> list[SafetensorsTensor]:
     """Read which tensors are in a safetensors file, in the order of its header.
 
     Args:

@@ -129,9 +129,9 @@ class CommandGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """List the commands without importing them."""
-        from attnscope.cli.help import Entry
+        from attnscope.cli.help import HelpLine
 
-        sections = {"Commands": [Entry(name, text) for name, text in COMMANDS.items()]}
+        sections = {"Commands": [HelpLine(name, text) for name, text in COMMANDS.items()]}
         sections |= sections_of(ctx, self.get_params(ctx))
         show(self, ctx, sections, "Help with examples: attnscope COMMAND --help")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from attnscope.auditing.options import CodeInput, ModelInput, Properties, Run
+from attnscope.auditing.options import AuditRun, CodeInput, ModelInput, Properties
 from attnscope.cli.options import FigureOptions, TableOptions, expanded
 from attnscope.cli.output import draw, notices_shown, print_result, shown_progress, written_first
 from attnscope.completion import completion
@@ -48,7 +48,7 @@ def audit(
     properties: Properties,
     of_model: ModelInput,
     of_code: CodeInput,
-    run: Run,
+    run: AuditRun,
     files: AuditFiles,
     output: TableOptions,
 ) -> int:

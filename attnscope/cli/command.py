@@ -13,7 +13,7 @@ from typer.core import TyperArgument, TyperCommand, TyperOption
 from attnscope.options import Flag
 
 if TYPE_CHECKING:
-    from attnscope.cli.help import Entry
+    from attnscope.cli.help import HelpLine
 
 MOST = 20
 """The number of options that `--help` lists at most."""
@@ -86,11 +86,11 @@ class Command(TyperCommand):
         return flag.common if isinstance(flag.common, bool) else self.name in flag.common
 
 
-def sections_of(ctx: Any, parameters: Iterable[Any]) -> dict[str, list[Entry]]:
+def sections_of(ctx: Any, parameters: Iterable[Any]) -> dict[str, list[HelpLine]]:
     """Return the lines of the help about parameters, by heading; general options come last."""
-    from attnscope.cli.help import Entry
+    from attnscope.cli.help import HelpLine
 
-    sections: dict[str, list[Entry]] = defaultdict(list)
+    sections: dict[str, list[HelpLine]] = defaultdict(list)
     for each in parameters:
         is_option = isinstance(each, TyperOption)
         heading = each.rich_help_panel or ("Options" if is_option else "Arguments")
@@ -104,7 +104,7 @@ def sections_of(ctx: Any, parameters: Iterable[Any]) -> dict[str, list[Entry]]:
         elif default is not None:
             default = each._get_default_string(ctx=ctx, show_default_is_str=False, default_value=default)
         note = f"default: {default}" if default else "required" if is_option and each.required else ""
-        sections[heading].append(Entry(names, each.help or "", value, note))
+        sections[heading].append(HelpLine(names, each.help or "", value, note))
     last = [heading for heading in ("Output", "Options") if heading in sections]
     return sections | {heading: sections.pop(heading) for heading in last}
 
@@ -127,7 +127,9 @@ def help_all(text: str) -> TyperOption:
     )
 
 
-def show(command: Any, ctx: Any, sections: Mapping[str, list[Entry]], more: str | None = None) -> None:
+def show(
+    command: Any, ctx: Any, sections: Mapping[str, list[HelpLine]], more: str | None = None
+) -> None:
     """Print the help of a command, or of all commands."""
     from attnscope.cli.help import Help, print_help
     from attnscope.document.console import Terminal

@@ -8,7 +8,7 @@ import typer
 
 from attnscope.cli.options import FigureOptions, Format, TableOptions, expanded
 from attnscope.cli.output import draw, notices_shown, print_result, shown_progress, written_first
-from attnscope.comparison.options import Arguments, Execution, Models, Reference
+from attnscope.comparison.options import ComparedArguments, ComparedExecution, Models, Reference
 from attnscope.comparison.result import Comparison
 from attnscope.completion import completion
 from attnscope.errors import OptionError, warn_idle
@@ -38,10 +38,10 @@ def compare(
             autocompletion=completion("targets"),
         ),
     ],
-    arguments: Arguments,
+    arguments: ComparedArguments,
     reference: Reference,
     models: Models,
-    execution: Execution,
+    execution: ComparedExecution,
     files: FigureOptions,
     output: TableOptions,
     b: Annotated[

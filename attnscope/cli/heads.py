@@ -5,7 +5,13 @@ from __future__ import annotations
 from attnscope.cli.options import FigureOptions, Format, ModelName, TableOptions, expanded
 from attnscope.cli.output import draw, notices_shown, print_result, shown_progress, tell, written_first
 from attnscope.errors import warn_idle
-from attnscope.heads.options import HeadOptions, MetricOptions, OrderOptions, RunOptions, TextOptions
+from attnscope.heads.options import (
+    MeasuredHeads,
+    MeasurementRun,
+    MetricOptions,
+    OrderOptions,
+    TextOptions,
+)
 from attnscope.models.heads.result import HeadTable
 from attnscope.options import keywords
 from attnscope.process.launch import is_first
@@ -24,8 +30,8 @@ def heads(
     reads: TextOptions,
     metrics: MetricOptions,
     order: OrderOptions,
-    selection: HeadOptions,
-    run: RunOptions,
+    selection: MeasuredHeads,
+    run: MeasurementRun,
     files: FigureOptions,
     output: TableOptions,
 ) -> int:

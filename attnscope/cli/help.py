@@ -17,7 +17,7 @@ LONGEST = 26
 
 
 @dataclass(frozen=True)
-class Entry:
+class HelpLine:
     """A line of the help.
 
     Attributes:
@@ -47,7 +47,7 @@ class Help:
 
     usage: str
     purpose: str
-    sections: Mapping[str, Sequence[Entry]]
+    sections: Mapping[str, Sequence[HelpLine]]
     examples: Mapping[str, str] = field(default_factory=dict)
     more: str | None = None
 
@@ -81,7 +81,7 @@ def print_help(help: Help, console: Console) -> None:
         console.print(Text(help.more), width=width)
 
 
-def _left(entry: Entry) -> Text:
+def _left(entry: HelpLine) -> Text:
     text = Text(entry.name, "bold cyan")
     return text.append(" ").append(entry.value, "yellow") if entry.value else text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnscope.cli import options
-from attnscope.cli.sdpa import RunOutput, print_formula
+from attnscope.cli.sdpa import FormulaOutput, print_formula
 from attnscope.textbook.options import (
     Explanations,
     Masking,
@@ -35,7 +35,7 @@ def mha(
     training: Training,
     place: RunOptions,
     explanations: Explanations,
-    output: RunOutput,
+    output: FormulaOutput,
 ) -> int:
     """Run `attnscope mha` and return its exit status."""
     groups = (sizes, tensors, masking, scaling, stages, training, place)

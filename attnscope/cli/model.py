@@ -17,7 +17,7 @@ from attnscope.cli.output import (
     written_first,
 )
 from attnscope.errors import OptionError, warn_idle
-from attnscope.maps.options import HeadOptions, RunOptions, ShownOptions
+from attnscope.maps.options import HeadOptions, MapRun, ShownOptions
 from attnscope.maps.request import MapRequest
 from attnscope.models.options import ReadOptions
 from attnscope.options import option
@@ -83,7 +83,7 @@ def model(
     reads: ReadOptions,
     shown: ShownOptions,
     more: ModelOptions,
-    run: RunOptions,
+    run: MapRun,
     output: ModelOutput,
 ) -> int:
     """Run `attnscope model` and return its exit status."""
@@ -145,7 +145,7 @@ def _check_options_of_weights(
 def _warn_of_weights(
     reads: ReadOptions,
     shown: ShownOptions,
-    run: RunOptions,
+    run: MapRun,
     more: list[tuple[str, bool, str]],
 ) -> None:
     """Warn about options that have no effect on weights."""

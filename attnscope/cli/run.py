@@ -29,7 +29,7 @@ EXAMPLES = {
 
 
 @dataclass(frozen=True)
-class RunOutput(TableOptions):
+class ProgramOutput(TableOptions):
     """The options of the output."""
 
     strict: bool = option(
@@ -67,7 +67,7 @@ def run(
         ),
     ] = None,
     *,
-    output: RunOutput,
+    output: ProgramOutput,
 ) -> int:
     """Run `attnscope run` and return its exit status."""
     from attnscope.render.terminal.report import Report

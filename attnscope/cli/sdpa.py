@@ -34,7 +34,7 @@ EXAMPLES = {
 
 
 @dataclass(frozen=True)
-class RunOutput(Output):
+class FormulaOutput(Output):
     """The options of the output of `sdpa` and `mha`."""
 
     numbers: bool = option(
@@ -58,7 +58,7 @@ def sdpa(
     form: Form,
     place: RunOptions,
     explanations: Explanations,
-    output: RunOutput,
+    output: FormulaOutput,
 ) -> int:
     """Run `attnscope sdpa` and return its exit status."""
     groups = (sizes, tensors, masking, scaling, stages, form, place)
@@ -69,7 +69,7 @@ def print_formula(
     formula: Literal["sdpa", "mha"],
     groups: tuple[Any, ...],
     explanations: Explanations,
-    output: RunOutput,
+    output: FormulaOutput,
 ) -> int:
     """Print a run of `sdpa` or `mha`, or its plan.
 
@@ -92,7 +92,7 @@ def _print_plan(
     formula: Literal["sdpa", "mha"],
     choices: dict[str, Any],
     explanations: Explanations,
-    output: RunOutput,
+    output: FormulaOutput,
 ) -> int:
     from attnscope.textbook.compute import dry_run
 
@@ -106,7 +106,7 @@ def _print_run(
     formula: Literal["sdpa", "mha"],
     choices: dict[str, Any],
     explanations: Explanations,
-    output: RunOutput,
+    output: FormulaOutput,
 ) -> int:
     """Compute the formula, write the file, print the run."""
     from attnscope.render.values import stored, values_of
@@ -135,7 +135,7 @@ def _print_run(
 
 
 def _check(
-    output: RunOutput,
+    output: FormulaOutput,
     plan: Trace,
     explanations: Explanations,
     *,

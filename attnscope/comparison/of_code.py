@@ -9,9 +9,9 @@ from typing import Any
 
 from attnscope.comparison.options import (
     REFERENCES,
-    Arguments,
+    ComparedArguments,
+    ComparedExecution,
     Corner,
-    Execution,
     Models,
     Reference,
 )
@@ -37,10 +37,10 @@ from attnscope.text import described, nearest
 def compare_code(
     a: Any,
     b: Any,
-    arguments: Arguments,
+    arguments: ComparedArguments,
     reference: Reference,
     models: Models,
-    execution: Execution,
+    execution: ComparedExecution,
     progress: Progress,
 ) -> Comparison:
     """Compare code with what it stands beside: a reference, a model, or other code.
@@ -148,7 +148,9 @@ def compare_with_layer(
     return result
 
 
-def _pairing(arguments: Arguments, reference: Reference, execution: Execution) -> Pairing:
+def _pairing(
+    arguments: ComparedArguments, reference: Reference, execution: ComparedExecution
+) -> Pairing:
     """Read the options of a comparison of code."""
     if arguments.weights not in (None, "own", "same"):
         raise OptionError(f"--weights is {arguments.weights!r}.", hint="--weights own or same")

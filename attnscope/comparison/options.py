@@ -14,7 +14,7 @@ CODE, REFERENCE, MODELS, RUN = "Your code", "The reference, sdpa or mha", "Model
 
 
 @dataclass(frozen=True)
-class Arguments:
+class ComparedArguments:
     """The arguments of both sides."""
 
     PANEL = CODE
@@ -120,7 +120,7 @@ class Models:
 
 
 @dataclass(frozen=True)
-class Execution:
+class ComparedExecution:
     """The dtype and seed of a run."""
 
     PANEL = RUN

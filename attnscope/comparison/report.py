@@ -14,8 +14,8 @@ from attnscope.comparison.backward import compared_gradients
 from attnscope.comparison.causes import N_CAUSES
 from attnscope.comparison.causes.projections import OTHER_FEATURES
 from attnscope.comparison.divergence.find_divergences import (
+    BothRuns,
     Examination,
-    Runs,
     examine,
     run_both,
     run_exactly,
@@ -23,7 +23,7 @@ from attnscope.comparison.divergence.find_divergences import (
 )
 from attnscope.comparison.divergence.first_difference import (
     SOURCES,
-    Difference,
+    TensorDifference,
     compared_tensor,
     difference,
     require_tensor,
@@ -31,7 +31,7 @@ from attnscope.comparison.divergence.first_difference import (
     unraveled,
     usual_gap,
 )
-from attnscope.comparison.divergence.state import UNCHANGED, State, n_head_of
+from attnscope.comparison.divergence.state import UNCHANGED, RoleTensors, n_head_of
 from attnscope.comparison.finite import require_finite, undecided_because
 from attnscope.comparison.result import ComparedTensor, Comparison, Site
 from attnscope.document.result import Check
@@ -115,7 +115,7 @@ def comparison_of(
     return result
 
 
-def _doubt(result: Comparison, exact: Runs, narrow: Runs, end: torch.Tensor) -> None:
+def _doubt(result: Comparison, exact: BothRuns, narrow: BothRuns, end: torch.Tensor) -> None:
     """Make a result undecided if the two are equal only in what is not finite.
 
     Args:
@@ -131,7 +131,7 @@ def _doubt(result: Comparison, exact: Runs, narrow: Runs, end: torch.Tensor) -> 
             result.notices.append(reason)
 
 
-def _check(exact: Runs, narrow: Runs, is_equal: bool) -> Check:
+def _check(exact: BothRuns, narrow: BothRuns, is_equal: bool) -> Check:
     """Compare the outputs in the run's dtype."""
     a, b = narrow.a.output.tensor, narrow.b.output.tensor
     found = difference("output", a, b)
@@ -140,13 +140,13 @@ def _check(exact: Runs, narrow: Runs, is_equal: bool) -> Check:
     return Check("output", found.largest, rounding, is_equal, note)
 
 
-def _rounding_of_outputs(exact: Runs, narrow: Runs) -> list[float]:
+def _rounding_of_outputs(exact: BothRuns, narrow: BothRuns) -> list[float]:
     """Return how far the run's dtype is from float64 in the output of each side."""
     pairs = (exact.a, narrow.a), (exact.b, narrow.b)
     return [usual_gap(one.output.tensor, other.output.tensor) for one, other in pairs]
 
 
-def _by_output(result: Comparison, exact: Runs, narrow: Runs, reason: str) -> Comparison:
+def _by_output(result: Comparison, exact: BothRuns, narrow: BothRuns, reason: str) -> Comparison:
     """Compare only the outputs, because one side has no attention that could be found."""
     a, b = exact.a.output.tensor, exact.b.output.tensor
     if a.shape != b.shape:
@@ -162,7 +162,7 @@ def _by_output(result: Comparison, exact: Runs, narrow: Runs, reason: str) -> Co
     return result
 
 
-def _output_row(exact: Runs, found: Difference, rounding: float) -> ComparedTensor:
+def _output_row(exact: BothRuns, found: TensorDifference, rounding: float) -> ComparedTensor:
     """Return the outputs as the only tensor that both sides are known to have."""
     shape = tuple(exact.a.output.tensor.shape)
     dims = tuple(f"axis_{i}" for i in range(len(shape)))
@@ -292,7 +292,7 @@ def _tensors(examination: Examination) -> Iterable[ComparedTensor]:
         )
 
 
-def _largest(examination: Examination, role: str, found: Difference) -> float:
+def _largest(examination: Examination, role: str, found: TensorDifference) -> float:
     """Return the largest difference; of keys that only one side hides, that of the scores themselves."""
     if found.largest != float("inf"):
         return found.largest
@@ -301,7 +301,7 @@ def _largest(examination: Examination, role: str, found: Difference) -> float:
     return gap if isfinite(gap) else found.largest
 
 
-def _share(examination: Examination, role: str, found: Difference) -> float:
+def _share(examination: Examination, role: str, found: TensorDifference) -> float:
     """Return the share of elements that differ by more than rounding in the run's dtype."""
     tolerance = examination.tolerances.get(role, 0.0)
     if found.largest <= tolerance or not found.is_comparable:
@@ -319,7 +319,7 @@ def _is_stage(examination: Examination, role: str) -> bool:
     return False
 
 
-def _status(examination: Examination, role: str, found: Difference, divergent: set[str]) -> str:
+def _status(examination: Examination, role: str, found: TensorDifference, divergent: set[str]) -> str:
     if role in divergent:
         return "different"
     if not found.is_comparable:
@@ -382,7 +382,7 @@ def _axes_of_tokens(
     return (*names, "d_feat"), (*code, width)
 
 
-def _index(found: Difference, dims: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, int]:
+def _index(found: TensorDifference, dims: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, int]:
     """Return where a difference is largest, by axis; an axis without a name is called `axis_0`."""
     if not found.index:
         return {}
@@ -396,7 +396,7 @@ def _unfolded(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]
     return (*unraveled(index[0], shape[:n_counted]), *index[1:])
 
 
-def _site(state: State, role: str, cause: str = "") -> Site:
+def _site(state: RoleTensors, role: str, cause: str = "") -> Site:
     """Return where a side computes a tensor.
 
     Args:

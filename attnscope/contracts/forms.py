@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnscope.contracts.variants import Variant
 
 
-class Rows:
+class RowForm:
     """The form by rows: every query, key and value is a row."""
 
     keys_dim = -1
@@ -70,7 +70,7 @@ class Rows:
     )
 
 
-class Columns(Rows):
+class Columns(RowForm):
     """The form by columns: everything is transposed."""
 
     keys_dim = -2
@@ -97,7 +97,7 @@ class Columns(Rows):
         return " ".join([*lead, n_K, n_Q])
 
 
-class OneQuery(Rows):
+class OneQuery(RowForm):
     """The form of one query, which is a column; the keys are rows."""
 
     keys_dim = -2

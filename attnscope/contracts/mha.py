@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attnscope.contracts.forms import Rows
+from attnscope.contracts.forms import RowForm
 from attnscope.contracts.plan import INPUT, Stage, check_sizes, plan
 from attnscope.contracts.stages import mask_and_past, prepared, weighted
 from attnscope.contracts.variants import Variant, completed, named
@@ -46,18 +46,18 @@ def mha(
             del sizes[special]
     sizes = completed(sizes, variant, d_K="d_head")
     d_V = "d_V" if "d_V" in sizes else "d_head"
-    rows = Rows(sizes, variant, d_K="d_head", d_V=d_V, scale="self.scale", of_self="self.")
+    rows = RowForm(sizes, variant, d_K="d_head", d_V=d_V, scale="self.scale", of_self="self.")
     return plan("mha", sizes, _stages(rows, self_attention, v_is_k), dtype)
 
 
-def merged_axis(rows: Rows, heads: str, width: str) -> str:
+def merged_axis(rows: RowForm, heads: str, width: str) -> str:
     """Return the axis of merged heads: `d_feat` where the model's width is split into heads."""
     sizes = rows.sizes
     is_split = sizes["n_head"] * sizes["d_head"] == sizes["d_feat"]
     return "d_feat" if is_split and (heads, width) == ("n_head", "d_head") else f"{heads}·{width}"
 
 
-def _stages(rows: Rows, self_attention: bool, v_is_k: bool) -> Iterator[Stage]:
+def _stages(rows: RowForm, self_attention: bool, v_is_k: bool) -> Iterator[Stage]:
     d_context = "d_context" if "d_context" in rows.sizes else "d_feat"
     n_K, kv_head, d_V = rows.new, rows.kv_head, rows.d_V
     yield from _inputs(rows, d_context, self_attention, v_is_k)
@@ -73,7 +73,7 @@ def _stages(rows: Rows, self_attention: bool, v_is_k: bool) -> Iterator[Stage]:
     yield from _merged(rows, weights, values)
 
 
-def _inputs(rows: Rows, d_context: str, self_attention: bool, v_is_k: bool) -> Iterator[Stage]:
+def _inputs(rows: RowForm, d_context: str, self_attention: bool, v_is_k: bool) -> Iterator[Stage]:
     source, n_K = f"n_batch {rows.new} {d_context}", rows.new
     yield Stage(
         "Q",
@@ -99,7 +99,7 @@ def _inputs(rows: Rows, d_context: str, self_attention: bool, v_is_k: bool) -> I
     )
 
 
-def _projection(rows: Rows, name: str, n: str, d_in: str, heads: str, width: str) -> Stage:
+def _projection(rows: RowForm, name: str, n: str, d_in: str, heads: str, width: str) -> Stage:
     return Stage(
         f"{name}_feat",
         f"n_batch {n} {merged_axis(rows, heads, width)}",
@@ -124,7 +124,7 @@ def _split(name: str, n: str, heads: str, width: str) -> Stage:
     )
 
 
-def _merged(rows: Rows, weights: str, values: str) -> Iterator[Stage]:
+def _merged(rows: RowForm, weights: str, values: str) -> Iterator[Stage]:
     """Declare the weighted values, their merged heads, and the output projection."""
     d_V = rows.d_V
     x_raw = f"n_batch n_head n_Q {d_V}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attnscope.contracts.forms import Columns, OneQuery, Rows
+from attnscope.contracts.forms import Columns, OneQuery, RowForm
 from attnscope.contracts.plan import Stage, plan
 from attnscope.contracts.stages import inputs, prepared, split, weighted
 from attnscope.contracts.variants import Variant, completed, named
@@ -28,7 +28,7 @@ def sdpa(sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | No
     variant = named(variant, sizes)
 
     def stages() -> Iterator[Stage]:
-        rows = Rows(sizes, variant)
+        rows = RowForm(sizes, variant)
         yield from inputs(rows)
         names = yield from split(rows)
         names = yield from prepared(rows, *names, turn="rope_theta")

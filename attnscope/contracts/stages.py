@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from attnscope.contracts.forms import Columns, OneQuery, Rows
+from attnscope.contracts.forms import Columns, OneQuery, RowForm
 from attnscope.contracts.plan import INPUT, Stage
 
 QKV = Generator[Stage, None, tuple[str, str, str]]
 """A generator of stages that returns the names of the Q, K and V for the next stages."""
 
 
-def inputs(rows: Rows) -> Iterator[Stage]:
+def inputs(rows: RowForm) -> Iterator[Stage]:
     variant, new = rows.variant, rows.new
     lead, kv_lead = rows.lead, rows.kv_lead
     d = {"Q": "d_K", "K": "d_K", "V": "d_V"}
@@ -48,7 +48,7 @@ def inputs(rows: Rows) -> Iterator[Stage]:
     yield from mask_and_past(rows)
 
 
-def _projected(rows: Rows, dims: dict[str, str], widths: dict[str, str]) -> Iterator[Stage]:
+def _projected(rows: RowForm, dims: dict[str, str], widths: dict[str, str]) -> Iterator[Stage]:
     """Declare X, the three projection weights, and the projected Q, K and V."""
     columns = isinstance(rows, Columns)
     lead = "n_batch" if "n_batch" in rows.sizes else ""
@@ -77,7 +77,7 @@ def _projected(rows: Rows, dims: dict[str, str], widths: dict[str, str]) -> Iter
         )
 
 
-def mask_and_past(rows: Rows) -> Iterator[Stage]:
+def mask_and_past(rows: RowForm) -> Iterator[Stage]:
     variant = rows.variant
     if variant.mask is not None:
         meaning = (
@@ -93,7 +93,7 @@ def mask_and_past(rows: Rows) -> Iterator[Stage]:
         yield Stage("V_past", rows.vectors(rows.kv_lead, "n_past", rows.d_V), INPUT, "values " + why)
 
 
-def split(rows: Rows) -> QKV:
+def split(rows: RowForm) -> QKV:
     """Declare the splitting of merged heads."""
     if not rows.variant.split:
         return "Q", "K", "V"
@@ -115,7 +115,7 @@ def split(rows: Rows) -> QKV:
     return "Q_split", "K_split", "V_split"
 
 
-def prepared(rows: Rows, Q: str, K: str, V: str, turn: str) -> QKV:
+def prepared(rows: RowForm, Q: str, K: str, V: str, turn: str) -> QKV:
     """Declare the stages before the scores: rotary positions, the past, and shared key heads."""
     variant, sizes, d = rows.variant, rows.sizes, rows.d_K
     if variant.rope_theta is not None:
@@ -163,7 +163,7 @@ def prepared(rows: Rows, Q: str, K: str, V: str, turn: str) -> QKV:
     return Q, K, V
 
 
-def weighted(rows: Rows, Q: str, K: str, V: str) -> Generator[Stage, None, tuple[str, str]]:
+def weighted(rows: RowForm, Q: str, K: str, V: str) -> Generator[Stage, None, tuple[str, str]]:
     """Declare the scores and all stages up to the final weights; return the names of weights and V."""
     variant = rows.variant
     yield Stage(
@@ -190,7 +190,7 @@ def weighted(rows: Rows, Q: str, K: str, V: str) -> Generator[Stage, None, tuple
     return last, V
 
 
-def _masked(rows: Rows, scores: str) -> Generator[Stage, None, str]:
+def _masked(rows: RowForm, scores: str) -> Generator[Stage, None, str]:
     """Declare the masked scores, and return the mask's name."""
     variant, mask = rows.variant, "mask"
     assert variant.mask is not None
@@ -220,7 +220,7 @@ def _masked(rows: Rows, scores: str) -> Generator[Stage, None, str]:
     return mask
 
 
-def _weights(rows: Rows, scores: str, mask: str) -> Generator[Stage, None, str]:
+def _weights(rows: RowForm, scores: str, mask: str) -> Generator[Stage, None, str]:
     """Declare the softmax and the stages after it, and return the name of the final weights."""
     variant = rows.variant
     hidden = (
@@ -257,7 +257,7 @@ def _weights(rows: Rows, scores: str, mask: str) -> Generator[Stage, None, str]:
     return last
 
 
-def _why_scale(rows: Rows) -> str:
+def _why_scale(rows: RowForm) -> str:
     """Explain the scale, or say that another one was chosen."""
     if rows.variant.scale is None:
         return (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.attention.sinks import sink_keys
 from attnscope.errors import OptionError
-from attnscope.models.head_metrics import Side
+from attnscope.models.head_metrics import AxisTokens
 from attnscope.models.tokenize import count_unknown, encoded, max_tokens, tokens_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Batch:
+class TextBatch:
     """A batch of texts, the shorter ones padded at the right.
 
     Attributes:
@@ -56,8 +56,8 @@ class Batch:
     """
 
     inputs: dict[str, torch.Tensor]
-    source: Side
-    target: Side | None
+    source: AxisTokens
+    target: AxisTokens | None
     texts: Sequence[Encoded]
 
     @property
@@ -66,15 +66,15 @@ class Batch:
         sides = [self.source] if self.target is None else [self.source, self.target]
         return max(side.ids.shape[1] for side in sides)
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> TextBatch:
         """Move the inputs to another device."""
         return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})
 
-    def first(self, n: int) -> Batch:
+    def first(self, n: int) -> TextBatch:
         """Return the beginning of the first text: at most `n` tokens."""
         inputs = {name: tensor[:1, :n] for name, tensor in self.inputs.items()}
         source, target = self.source.first(n), self.target and self.target.first(n)
-        return Batch(inputs, source, target, self.texts[:1])
+        return TextBatch(inputs, source, target, self.texts[:1])
 
 
 class Reader:
@@ -131,7 +131,7 @@ class Reader:
             [target], [target_length] = self._targets(list(targets))
         return Encoded({"input_ids": ids[: self.limit]}, target, len(ids), target_length)
 
-    def batches(self, texts: Sequence[Encoded], tokens: int) -> Iterator[Batch]:
+    def batches(self, texts: Sequence[Encoded], tokens: int) -> Iterator[TextBatch]:
         """Yield batches of texts of similar length, the shortest first.
 
         Args:
@@ -148,7 +148,7 @@ class Reader:
         if batch:
             yield self.batch(batch)
 
-    def batch(self, texts: Sequence[Encoded]) -> Batch:
+    def batch(self, texts: Sequence[Encoded]) -> TextBatch:
         """Return a batch of texts."""
         names = texts[0].inputs
         padding = {"input_ids": self._pad_id, "attention_mask": 0}
@@ -159,13 +159,13 @@ class Reader:
         if len(texts) > 1:
             inputs["attention_mask"] = source.real.long()
         if texts[0].target is None:
-            return Batch(inputs, source, None, texts)
+            return TextBatch(inputs, source, None, texts)
         targets = [text.target or [] for text in texts]
         target = self._side(targets)
         inputs["decoder_input_ids"] = _padded(targets, self._pad_id)
         if len(texts) > 1:
             inputs["decoder_attention_mask"] = target.real.long()
-        return Batch(inputs, source, target, texts)
+        return TextBatch(inputs, source, target, texts)
 
     @property
     def _pad_id(self) -> int:
@@ -195,7 +195,7 @@ class Reader:
         encoding, lengths = self._encode(texts, target=True)
         return [shifted(self.model, ids) for ids in encoding["input_ids"]], lengths
 
-    def _side(self, ids: list[list[int]]) -> Side:
+    def _side(self, ids: list[list[int]]) -> AxisTokens:
         """Return the properties of tokens, padded."""
         import torch
 
@@ -206,7 +206,7 @@ class Reader:
         real = _padded([[1] * len(of_text) for of_text in ids], 0).bool()
         sink = _padded([sink_keys(kind[0] for kind in of_text) for of_text in kinds], 0).bool()
         of_ids = _padded(ids, -1).to(torch.int32)
-        return Side(of_ids, real, special, separator, punctuation, sink)
+        return AxisTokens(of_ids, real, special, separator, punctuation, sink)
 
     def _is_special(self, number: int) -> bool:
         return self._kind(number)[0]

@@ -74,7 +74,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Window:
+class CorpusWindow:
     """Consecutive texts of a corpus.
 
     Attributes:
@@ -129,7 +129,7 @@ class Corpus:
         fields = {"field": self.field, "target_field": self.target_field}
         return {"name": name, "size": self.size, "sha256": self.head, **fields}
 
-    def windows(self, start: Position = Position()) -> Iterator[Window]:
+    def windows(self, start: Position = Position()) -> Iterator[CorpusWindow]:
         """Yield the windows of the corpus, which together contain all of its lines.
 
         Args:
@@ -181,7 +181,7 @@ class Corpus:
                 hint="the corpus of the first run",
             )
 
-    def _window(self, stream: Stream, stored: BinaryIO | None, start: Position) -> Window:
+    def _window(self, stream: Stream, stored: BinaryIO | None, start: Position) -> CorpusWindow:
         """Read the window at `start`, the stream's position; return an empty one at the stream's end."""
         texts: list[Text] = []
         lines, offset, n_text_bytes, skipped, first_skipped = start.lines, start.offset, 0, 0, None
@@ -199,7 +199,7 @@ class Corpus:
                 first_skipped = first_skipped or (lines + 1, str(why))
             lines, offset = lines + 1, offset + length
         share = stored.tell() / self.size if stored and self.size else None
-        return Window(texts, lines, offset, skipped, first_skipped, share)
+        return CorpusWindow(texts, lines, offset, skipped, first_skipped, share)
 
     def _text(self, line: bytes, number: int) -> Text | None:
         """Return the text of a line; None if it is blank. Raise a NoTextError if it is not a text."""
@@ -253,7 +253,7 @@ class IterableCorpus:
         fields = {"field": self.field, "target_field": self.target_field}
         return {"name": "texts", "size": self.size, "sha256": None, **fields}
 
-    def windows(self, start: Position = Position()) -> Iterator[Window]:
+    def windows(self, start: Position = Position()) -> Iterator[CorpusWindow]:
         """Yield the windows of the corpus, as `Corpus.windows` does; bytes are counted as in a file.
 
         Raises:
@@ -274,7 +274,7 @@ class IterableCorpus:
 
     def _window(
         self, items: Iterator[str | Mapping[str, Any]], start: Position, size: int | None
-    ) -> Window:
+    ) -> CorpusWindow:
         """Read the window at `start`, the iterator's position; return an empty one at its end."""
         texts: list[Text] = []
         lines, offset, n_text_bytes, skipped, first_skipped = start.lines, start.offset, 0, 0, None
@@ -292,7 +292,7 @@ class IterableCorpus:
                 skipped += 1
                 first_skipped = first_skipped or (lines, str(why))
             n_text_bytes, offset = n_text_bytes + length, offset + length + 1
-        return Window(texts, lines, offset, skipped, first_skipped, lines / size if size else None)
+        return CorpusWindow(texts, lines, offset, skipped, first_skipped, lines / size if size else None)
 
     def _text(self, item: str | Mapping[str, Any], number: int) -> Text | None:
         """Return the text of a string or an object; None if it is blank. Raise a NoTextError if none."""

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import FileError, OptionError
-from attnscope.heads.resume import Part, RunState, load_state, save_state
+from attnscope.heads.resume import RunState, WindowProgress, load_state, save_state
 from attnscope.heads.statistics import Accumulator
 from attnscope.process import interrupt
 from attnscope.process.files import FileThereError
 from attnscope.process.progress import Progress, notify, silent
 
 if TYPE_CHECKING:
-    from attnscope.heads.batches import Batch, Encoded, Reader
-    from attnscope.heads.corpus import Corpus, IterableCorpus, Window
+    from attnscope.heads.batches import Encoded, Reader, TextBatch
+    from attnscope.heads.corpus import Corpus, CorpusWindow, IterableCorpus
     from attnscope.heads.measurer import HeadMeasurer
     from attnscope.heads.processes import ProcessGroup
 
@@ -65,7 +65,7 @@ class CorpusRun:
         group: ProcessGroup,
         *,
         tokens: int,
-        probe: Callable[[Batch], None],
+        probe: Callable[[TextBatch], None],
         progress: Progress = silent,
     ) -> None:
         self.measurer, self.reader, self.corpus, self.group = measurer, reader, corpus, group
@@ -142,7 +142,7 @@ class CorpusRun:
             read = f"{state.whole.sequences:,} texts"
             notify(f"{path} has {read}: " + ("the whole corpus" if state.done else "continuing"))
 
-    def _round(self, windows: Sequence[Window], report: Report) -> None:
+    def _round(self, windows: Sequence[CorpusWindow], report: Report) -> None:
         """Measure one window in each process, and add up their sums."""
         if not windows:
             self.state = replace(self.state, done=True, parts={})
@@ -164,15 +164,17 @@ class CorpusRun:
         self.state = replace(state, done=done, parts={} if done else state.parts)
         report(self.state.share)
 
-    def _batches_left(self, window: Window) -> Iterator[Batch]:
+    def _batches_left(self, window: CorpusWindow) -> Iterator[TextBatch]:
         """Return the batches of this process's window that are not measured yet."""
         encoded = self._encoded(window)
-        new = Part(0, Accumulator(empty=len(window.texts) - len(encoded)))
+        new = WindowProgress(0, Accumulator(empty=len(window.texts) - len(encoded)))
         self._note({self.group.rank: self.state.parts.get(self.group.rank, new)})
         done = self.state.parts[self.group.rank].batches
         return islice(self.reader.batches(encoded, self.tokens), done, None)
 
-    def _measure(self, batches: Iterator[Batch], window: Window | None, report: Report) -> bool:
+    def _measure(
+        self, batches: Iterator[TextBatch], window: CorpusWindow | None, report: Report
+    ) -> bool:
         """Measure batches until the next exchange of progress; return whether none is left.
 
         Args:
@@ -185,7 +187,7 @@ class CorpusRun:
             part, accumulator = self.state.parts[self.group.rank], Accumulator()
             accumulator.merge(part.accumulator)
             accumulator.merge(self.measurer.measure(batch))
-            self._note({self.group.rank: Part(part.batches + 1, accumulator)})
+            self._note({self.group.rank: WindowProgress(part.batches + 1, accumulator)})
             if window is not None and window.share is not None:
                 before = self.state.share or 0.0
                 report(before + (window.share - before) * accumulator.sequences / len(window.texts))
@@ -212,16 +214,16 @@ class CorpusRun:
                 notify(f"{self.unsaved.message} {outlook}", important=True)
         return all(each_ended for _, each_ended, _ in reports)
 
-    def _note(self, parts: dict[int, Part]) -> None:
+    def _note(self, parts: dict[int, WindowProgress]) -> None:
         """Record the progress of windows in one assignment, since Ctrl-C may come at any time."""
         self.state = replace(self.state, parts=self.state.parts | parts)
 
-    def _encoded(self, window: Window) -> list[Encoded]:
+    def _encoded(self, window: CorpusWindow) -> list[Encoded]:
         """Tokenize the texts of a window."""
         targets = [text.target or "" for text in window.texts]
         return self.reader.read([text.text for text in window.texts], targets if any(targets) else None)
 
-    def _probe(self, windows: Sequence[Window]) -> None:
+    def _probe(self, windows: Sequence[CorpusWindow]) -> None:
         """Call `probe` with the longest text of the first window that has any."""
         for window in windows:
             encoded = self._encoded(window)

@@ -9,11 +9,11 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.loaded import find_model
 from attnscope.dtypes import FLOATS
 from attnscope.errors import ModelError, OptionError
-from attnscope.heads.batches import Batch, Encoded, Reader
+from attnscope.heads.batches import Encoded, Reader, TextBatch
 from attnscope.heads.corpus import Corpus, IterableCorpus
 from attnscope.heads.corpus_run import CorpusRun
 from attnscope.heads.measurer import HeadMeasurer
-from attnscope.heads.options import OrderOptions, RunOptions, TextOptions
+from attnscope.heads.options import MeasurementRun, OrderOptions, TextOptions
 from attnscope.heads.processes import ProcessGroup
 from attnscope.heads.resume import fingerprint
 from attnscope.heads.selection import Selection
@@ -54,7 +54,7 @@ class MeasurementJob:
         self,
         inputs: TextOptions,
         selection: Selection,
-        run: RunOptions,
+        run: MeasurementRun,
         order: OrderOptions,
         group: ProcessGroup,
         progress: Progress,
@@ -255,7 +255,7 @@ class MeasurementJob:
         if self.group.is_first:
             plan.report()
 
-    def _probe(self, batch: Batch) -> None:
+    def _probe(self, batch: TextBatch) -> None:
         """Check how the model attends, and that it has the selected layers and heads."""
         self.measurer.probe(batch)
         self.selection.check(self.name, self.measurer.n_layer, self.measurer.heads)

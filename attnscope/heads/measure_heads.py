@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.indices import Indices, parse_indices
 from attnscope.errors import FileError, OptionError
-from attnscope.heads.options import OrderOptions, RunOptions, TextOptions, check_options
+from attnscope.heads.options import MeasurementRun, OrderOptions, TextOptions, check_options
 from attnscope.models.heads.result import HeadTable
 from attnscope.process.progress import Progress, silent, stage
 
@@ -134,7 +134,7 @@ def measure_heads(
         truncate=truncate,
         special=special,
     )
-    run = RunOptions(
+    run = MeasurementRun(
         dtype=dtype,
         device=device,
         device_map=device_map,
@@ -170,7 +170,7 @@ def measure_heads(
         return table
 
 
-def _check_files(run: RunOptions) -> None:
+def _check_files(run: MeasurementRun) -> None:
     """Raise an AttnscopeError for an unknown device, or a checkpoint that cannot be written."""
     from attnscope.process.devices import check_device_name
     from attnscope.process.files import check_file
@@ -215,7 +215,7 @@ def _text(model: Any, inputs: TextOptions) -> str:
     return text
 
 
-def _check_shared(inputs: TextOptions, run: RunOptions) -> None:
+def _check_shared(inputs: TextOptions, run: MeasurementRun) -> None:
     """Raise an OptionError for options that do not go with several processes."""
     from attnscope.process.launch import launched
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError, SizeError
-from attnscope.heads.batches import Batch
+from attnscope.heads.batches import TextBatch
 from attnscope.heads.statistics import Accumulator, Key
-from attnscope.models.attention_hook import AttentionInputs, Call, attending, observing
+from attnscope.models.attention_hook import AttentionCall, AttentionInputs, attending, observing
 from attnscope.models.blockwise import FEW, Blockwise, disagreement, discard, is_fused
 from attnscope.models.buffers import Store
 from attnscope.models.eager import returned_maps, why_eager
 from attnscope.models.eager_masks import SOME, notice_of_masks, notice_of_outputs
 from attnscope.models.forward import main_output
 from attnscope.models.forward import run as forward
-from attnscope.models.head_metrics import Metric, Side, WeightRows, metrics_of
+from attnscope.models.head_metrics import AxisTokens, Metric, WeightRows, metrics_of
 from attnscope.models.layers import layer_of, stack_of, stacks_that_run, why_repeated
 from attnscope.models.load import as_model_error, disable_cache, load_eager
 from attnscope.models.validate import check_rows
@@ -83,7 +83,7 @@ class HeadMeasurer:
         """Return the metrics that are defined for a stack, by name."""
         return metrics_of(stack, self.metrics)
 
-    def measure(self, batch: Batch) -> Accumulator:
+    def measure(self, batch: TextBatch) -> Accumulator:
         """Run the model on a batch, and sum up the metrics of its heads.
 
         Raises:
@@ -107,7 +107,7 @@ class HeadMeasurer:
             self._measure_eager(batch, accumulator)
         return accumulator
 
-    def probe(self, batch: Batch) -> None:
+    def probe(self, batch: TextBatch) -> None:
         """Check on a few tokens that attnscope's attention is the model's; if not, load it as eager.
 
         Args:
@@ -116,7 +116,7 @@ class HeadMeasurer:
         unexplained: dict[str, str] = {}
         self.why_eager = None
 
-        def compare(call: Call) -> None:
+        def compare(call: AttentionCall) -> None:
             stack = stack_of(call.path, self.model.config, cross=call.cross)
             number, self.n_layer[stack] = layer_of(self.model, stack, call.path, self.heads)
             if repeated := why_repeated(stack, number, self.heads):
@@ -146,7 +146,7 @@ class HeadMeasurer:
             )
 
     def _attend(
-        self, batch: Batch, accumulator: Accumulator, inputs: AttentionInputs
+        self, batch: TextBatch, accumulator: Accumulator, inputs: AttentionInputs
     ) -> torch.Tensor | None:
         """Compute one layer's attention and measure it; return None to call the model's own instead."""
         stack = stack_of(inputs.path, self.model.config, cross=inputs.cross)
@@ -175,8 +175,8 @@ class HeadMeasurer:
         return self.stack in (None, stack) and (self.layers is None or number in self.layers)
 
     def _sides(
-        self, batch: Batch, stack: str, sizes: tuple[int, int, int], device: torch.device
-    ) -> tuple[Side, Side]:
+        self, batch: TextBatch, stack: str, sizes: tuple[int, int, int], device: torch.device
+    ) -> tuple[AxisTokens, AxisTokens]:
         """Return the tokens of a layer's queries and keys, on its device.
 
         Raises:
@@ -196,7 +196,11 @@ class HeadMeasurer:
         return query_side.to(device), key_side.to(device)
 
     def _rows(
-        self, stack: str, query_side: Side, key_side: Side, inputs: AttentionInputs | None = None
+        self,
+        stack: str,
+        query_side: AxisTokens,
+        key_side: AxisTokens,
+        inputs: AttentionInputs | None = None,
     ) -> WeightRows:
         """Return empty sums for the metrics of a stack.
 
@@ -253,12 +257,12 @@ class HeadMeasurer:
                 hint="--dtype float32" if self.model.dtype == torch.float16 else None,
             )
 
-    def _measure_eager(self, batch: Batch, accumulator: Accumulator) -> None:
+    def _measure_eager(self, batch: TextBatch, accumulator: Accumulator) -> None:
         """Measure the weights that the model's own eager attention returns."""
         self._check_memory(batch)
         measured: set[str] = set()
 
-        def take(call: Call) -> None:
+        def take(call: AttentionCall) -> None:
             stack = stack_of(call.path, self.model.config, cross=call.cross)
             number, n_layer = layer_of(self.model, stack, call.path, accumulator.heads)
             if call.weights is not None and (stack, number) not in accumulator.heads:
@@ -290,7 +294,7 @@ class HeadMeasurer:
                 hint="a model with attention",
             )
 
-    def _check_memory(self, batch: Batch) -> None:
+    def _check_memory(self, batch: TextBatch) -> None:
         """Raise a SizeError if the maps of all heads do not fit into memory."""
         n = batch.longest
         needed = 4 * len(batch.texts) * n * n * sum(self.heads.values())
@@ -304,7 +308,7 @@ class HeadMeasurer:
 
     def _take(
         self,
-        batch: Batch,
+        batch: TextBatch,
         accumulator: Accumulator,
         stack: str,
         number: int,
@@ -332,6 +336,6 @@ class HeadMeasurer:
         self._add(accumulator, (stack, number), rows)
 
 
-def run(model: Any, batch: Batch, **options: Any) -> Any:
+def run(model: Any, batch: TextBatch, **options: Any) -> Any:
     """Run a model on a batch, without computing logits where they can be left out."""
     return forward(model, batch.to(model.device), logits=False, **options)

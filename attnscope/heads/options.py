@@ -150,7 +150,7 @@ class OrderOptions:
 
 
 @dataclass(frozen=True)
-class HeadOptions:
+class MeasuredHeads:
     """The heads to measure."""
 
     stack: Stack | None = option(
@@ -180,7 +180,7 @@ class HeadOptions:
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class MeasurementRun:
     """The device, dtype and memory of a run."""
 
     dtype: str | None = option(
@@ -221,7 +221,7 @@ class RunOptions:
     )
 
 
-def check_options(inputs: TextOptions, run: RunOptions, order: OrderOptions) -> None:
+def check_options(inputs: TextOptions, run: MeasurementRun, order: OrderOptions) -> None:
     """Raise an OptionError for options that contradict each other; warn of those without effect."""
     counts = {"max-length": inputs.max_length, "top": order.top, "batch-tokens": run.batch_tokens}
     for name, count in counts.items():
@@ -245,7 +245,7 @@ def check_options(inputs: TextOptions, run: RunOptions, order: OrderOptions) -> 
     )
 
 
-def _conflicts(inputs: TextOptions, run: RunOptions) -> Iterator[tuple[object, str, str | None]]:
+def _conflicts(inputs: TextOptions, run: MeasurementRun) -> Iterator[tuple[object, str, str | None]]:
     """Yield for each contradiction whether it holds, the error, and a hint."""
     sources = {
         "text": inputs.texts,

@@ -25,7 +25,7 @@ COUNTS = ("sequences", "tokens", "cut", "empty", "unknown", "layers")
 """The fields of an accumulator that its record has as they are."""
 
 
-class Window(Protocol):
+class WindowEnd(Protocol):
     """The position at which a part of a corpus ends, and the lines that were skipped in it."""
 
     @property
@@ -41,7 +41,7 @@ class Window(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class WindowProgress:
     """The progress of an unfinished window.
 
     Attributes:
@@ -76,7 +76,7 @@ class RunState:
     share: float | None = None
     done: bool = False
     why_eager: str | None = None
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, WindowProgress] = field(default_factory=dict)
 
     @property
     def accumulators(self) -> list[Accumulator]:
@@ -91,7 +91,7 @@ class RunState:
             whole.merge(accumulator)
         return whole
 
-    def after(self, window: Window, accumulator: Accumulator) -> RunState:
+    def after(self, window: WindowEnd, accumulator: Accumulator) -> RunState:
         """Return the progress after the next window.
 
         Args:
@@ -201,7 +201,7 @@ def load_state(path: Path, settings: dict[str, Any]) -> RunState:
         record["done"],
         record["why_eager"],
         {
-            part["place"]: Part(part["batches"], _accumulator(part, arrays, part["place"]))
+            part["place"]: WindowProgress(part["batches"], _accumulator(part, arrays, part["place"]))
             for part in record["parts"]
         },
     )

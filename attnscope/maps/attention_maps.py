@@ -12,7 +12,7 @@ from attnscope.attention.sinks import sink_positions
 from attnscope.checkpoints.indices import Indices
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError, OptionError
-from attnscope.maps.options import HeadOptions, RunOptions, ShownOptions
+from attnscope.maps.options import HeadOptions, MapRun, ShownOptions
 from attnscope.maps.query import query_position
 from attnscope.maps.request import MapRequest
 from attnscope.models.heads.result import HeadTable
@@ -129,7 +129,7 @@ def attention_maps(
         ReadOptions(text, file, ids, tokens, pair, target, image, generate, truncate),  # type: ignore[arg-type]
         HeadOptions(layers, heads, stack),  # type: ignore[arg-type]
         ShownOptions(query, top, without_sink, pool),  # type: ignore[arg-type]
-        RunOptions(dtype, device, memory),  # type: ignore[arg-type]
+        MapRun(dtype, device, memory),  # type: ignore[arg-type]
         steps=steps,
         stats=stats,
         keep=keep,
@@ -200,7 +200,7 @@ def attention_steps(
         ReadOptions(text, file, ids, tokens, pair, target, image, generate, truncate),  # type: ignore[arg-type]
         HeadOptions(layer, None, stack),  # type: ignore[arg-type]
         ShownOptions(),
-        RunOptions(dtype, device, memory),  # type: ignore[arg-type]
+        MapRun(dtype, device, memory),  # type: ignore[arg-type]
         steps=True,
         stats=stats,
         keep=keep,

@@ -14,7 +14,7 @@ from rich.text import Text
 from attnscope.document.blocks import Drawing
 from attnscope.document.columns import Column
 from attnscope.document.grid.axes import KEY, QUERY, label
-from attnscope.document.grid.colours import Scale
+from attnscope.document.grid.colours import ColourScale
 from attnscope.document.grid.heatmap import print_heatmap
 from attnscope.document.grid.overview import (
     GAP,
@@ -201,7 +201,7 @@ def _print_pictures(table: MapDifferences, rows: list[HeadRow], console: Console
     indent = max(len(word) for name in (["head"], *names) for word in name) + GAP
     room = (console.width - indent + GAP) // len(SIDES) - GAP
     width = max(len(max(SIDES, key=len)), min(MOST_WIDTH, room))
-    high = height_of(width, Scale.of(console, np.zeros(0)))
+    high = height_of(width, ColourScale.of(console, np.zeros(0)))
     columns = sides(table, rows)
     small = {
         (maps.stack, each.layer, each.head): small_map(maps, each.attention, width, high)
@@ -213,7 +213,7 @@ def _print_pictures(table: MapDifferences, rows: list[HeadRow], console: Console
         tops[side] = max(tops[side], float(np.nan_to_num(each).max(initial=0)))
     both, differences = SIDES[:2], SIDES[2:]
     scales = {
-        side: Scale.of(console, np.array([tops[each] for each in sides_of_scale]))
+        side: ColourScale.of(console, np.array([tops[each] for each in sides_of_scale]))
         for sides_of_scale in (both, differences)
         for side in sides_of_scale
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.attention.sinks import sink_keys
 from attnscope.models.buffers import Store
-from attnscope.models.head_metrics import CROSS, METRICS, Metric, Side, WeightRows, meaning
+from attnscope.models.head_metrics import CROSS, METRICS, AxisTokens, Metric, WeightRows, meaning
 from attnscope.models.heads.result import HeadRow, HeadTable
 from attnscope.models.maps.result import AttentionMaps
 from attnscope.models.tokens import Token
@@ -127,7 +127,9 @@ def table(stacks: Sequence[AttentionMaps], rows: list[HeadRow]) -> HeadTable:
     return HeadTable(stacks[0].model, metrics, 1, tokens, layers, rows)
 
 
-def _side(tokens: Sequence[Token], n: int, separators: Collection[str], like: torch.Tensor) -> Side:
+def _side(
+    tokens: Sequence[Token], n: int, separators: Collection[str], like: torch.Tensor
+) -> AxisTokens:
     """Return the properties of tokens that these metrics need; none compares tokens by their ids."""
     import torch
 
@@ -138,4 +140,4 @@ def _side(tokens: Sequence[Token], n: int, separators: Collection[str], like: to
     ends = [token.special and token.text in separators for token in tokens]
     ids = torch.arange(n, device=like.device)[None]
     nothing = flags([False] * len(tokens))
-    return Side(ids, ~nothing, flags(special), flags(ends), nothing, flags(sink_keys(special)))
+    return AxisTokens(ids, ~nothing, flags(special), flags(ends), nothing, flags(sink_keys(special)))

@@ -101,7 +101,7 @@ class ShownOptions:
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class MapRun:
     """The device, dtype and memory of a run."""
 
     PANEL = "Run"

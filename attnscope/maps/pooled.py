@@ -17,7 +17,7 @@ from attnscope.document.grid.pooling import Pooling
 from attnscope.errors import ModelError
 from attnscope.maps.metrics import Measurement, head_row
 from attnscope.maps.pool import CellPooler, PooledRows, cells
-from attnscope.models.attention_hook import AttentionInputs, Call, attending, observing
+from attnscope.models.attention_hook import AttentionCall, AttentionInputs, attending, observing
 from attnscope.models.blockwise import FEW, Blockwise, disagreement, discard, is_fused
 from attnscope.models.buffers import Store
 from attnscope.models.eager import why_eager
@@ -136,7 +136,7 @@ class Pooler:
         self.measured: list[HeadRow] = []
         self._store = Store()
 
-    def compare(self, call: Call) -> None:
+    def compare(self, call: AttentionCall) -> None:
         """Record if attnscope's attention differs from the output of a layer's own."""
         layer = self.collector.layer(call)
         if layer is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.errors import OptionError, warn_idle
-from attnscope.maps.options import HeadOptions, Pool, RunOptions, ShownOptions
+from attnscope.maps.options import HeadOptions, MapRun, Pool, ShownOptions
 from attnscope.models.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class MapRequest:
     inputs: ReadOptions
     heads: HeadOptions
     display: ShownOptions
-    run: RunOptions
+    run: MapRun
     steps: bool = False
     stats: bool = False
     keep: bool | Collection[str] = False

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from attnscope import contracts
 from attnscope.document.result import Check
 from attnscope.errors import check_kept
-from attnscope.models.attention_hook import Call
+from attnscope.models.attention_hook import AttentionCall
 from attnscope.observe.trace import Trace
 
 AXES = {
@@ -27,7 +27,7 @@ OF_SCORES = ("n_batch", "n_head", "n_Q", "n_K")
 
 
 def trace_steps(
-    call: Call, title: str, *, keep: bool | Collection[str] = False, stats: bool = False
+    call: AttentionCall, title: str, *, keep: bool | Collection[str] = False, stats: bool = False
 ) -> Trace:
     """Trace attnscope's own attention on the inputs of a layer's attention.
 

@@ -12,7 +12,7 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.document.grid.pooling import Pooling
 from attnscope.document.result import Check
 from attnscope.errors import ModelError
-from attnscope.models.attention_hook import Call, observing
+from attnscope.models.attention_hook import AttentionCall, observing
 from attnscope.models.forward import main_output, run
 from attnscope.models.layers import stack_of
 from attnscope.models.load import as_model_error, load_eager
@@ -205,7 +205,7 @@ def _spread_of_rounding(
     of_layer: dict[str, float] = {}
     generator = torch.Generator().manual_seed(0)
 
-    def capture(call: Call) -> None:
+    def capture(call: AttentionCall) -> None:
         stack = stack_of(call.path, eager.config, cross=call.cross)
         difference = math.inf if call.weights is None else _difference_of_weights(call)
         if not difference <= weight_tolerance(call):
@@ -214,7 +214,7 @@ def _spread_of_rounding(
         of_stack[stack] = max(of_stack[stack], of_layer[call.path])
         unperturbed.collect(call)
 
-    def perturb(call: Call) -> torch.Tensor:
+    def perturb(call: AttentionCall) -> torch.Tensor:
         perturbed.collect(call)
         signs = torch.randint(0, 2, call.output.shape, generator=generator).to(call.output) * 2 - 1
         return call.output + min(1, of_layer[call.path]) * float(call.value.abs().max()) * signs
@@ -233,7 +233,7 @@ def _spread_of_rounding(
     }
 
 
-def _rounding(call: Call, difference: float) -> float:
+def _rounding(call: AttentionCall, difference: float) -> float:
     """Return the largest difference by rounding between two computations of a layer's weights.
 
     Args:
@@ -246,7 +246,7 @@ def _rounding(call: Call, difference: float) -> float:
     return (16 + 4 * largest_score(call)) * torch.finfo(dtype).eps + 2 * difference
 
 
-def _difference_of_weights(call: Call) -> float:
+def _difference_of_weights(call: AttentionCall) -> float:
     """Return the largest difference of the weights that attention returned from those of its inputs."""
     assert call.weights is not None
     difference = 0.0

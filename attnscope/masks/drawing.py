@@ -13,7 +13,7 @@ from rich.text import Text
 from attnscope.document.blocks import Drawing
 from attnscope.document.grid import axes
 from attnscope.document.grid.axes import label
-from attnscope.document.grid.colours import MARKS, Scale
+from attnscope.document.grid.colours import MARKS, ColourScale
 from attnscope.document.grid.heatmap import MOST_ROWS, PIPED
 from attnscope.document.styles import CYAN, ORANGE
 from attnscope.document.terminal import print_line, print_notices, print_parts
@@ -67,7 +67,7 @@ class MaskDrawing(Drawing):
         width, rows = console.width, MOST_ROWS
         if not console.is_terminal:
             width, rows = max(width, PIPED), PIPED
-        frame = Frame(width, rows, self.cell, Scale.without_weights(console))
+        frame = Frame(width, rows, self.cell, ColourScale.without_weights(console))
         sentences: list[Text] = []
         for plane in self.mask.planes[:MOST_PLANES]:
             if title := plane_title(self.mask, plane):
@@ -96,7 +96,7 @@ class MaskDrawing(Drawing):
     def markdown(self) -> list[str]:
         """Return pictures in characters, with their titles."""
         parts = []
-        frame = Frame(120, 120, self.cell, Scale(0.0, (), "", "utf-8", MARKS))
+        frame = Frame(120, 120, self.cell, ColourScale(0.0, (), "", "utf-8", MARKS))
         for plane in self.mask.planes[:MOST_PLANES]:
             parts.append(plane_title(self.mask, plane))
             lines, sentences = picture(self.mask, plane, frame)
@@ -168,7 +168,7 @@ class Frame:
     width: int
     rows: int
     cell: int | None
-    scale: Scale
+    scale: ColourScale
 
 
 def picture(mask: AttentionMask, plane: Plane, frame: Frame) -> tuple[list[Text], list[Text]]:

@@ -24,7 +24,7 @@ from attnscope.masks.result import AttentionMask, AttentionMasks
 from attnscope.masks.summary import mask_of_planes
 from attnscope.observe.operators.anatomy import Anatomy
 from attnscope.observe.operators.operands import tokens
-from attnscope.observe.operators.place import Place, is_library
+from attnscope.observe.operators.place import SourceExpression, is_library
 from attnscope.observe.operators.roles import attentions_of
 from attnscope.process.files import cell_of
 from attnscope.process.random_state import kept_global_random_state
@@ -162,11 +162,11 @@ def _names(side: Side, found: Sequence[Anatomy], module: ModuleType) -> list[str
     return names
 
 
-def _place(anatomy: Anatomy) -> Place | None:
+def _place(anatomy: Anatomy) -> SourceExpression | None:
     return anatomy.roles["attention"].value.place
 
 
-def _name(path: str, place: Place | None, module: ModuleType) -> str:
+def _name(path: str, place: SourceExpression | None, module: ModuleType) -> str:
     """Name an attention by its path and its line, with the file if it is another one than the module's.
 
     Returns:

@@ -150,7 +150,7 @@ class LayerAnatomy:
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ModelAnatomy:
     """The anatomy of a model's attention.
 
     Attributes:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from attnscope.checkpoints.headers import Headers, TensorHeader
 from attnscope.model_card import tensor_parts as parts
-from attnscope.model_card.packed import Stored, stored_parameters
-from attnscope.model_card.tensor_parts import Place, place_of
+from attnscope.model_card.packed import StoredTensor, stored_parameters
+from attnscope.model_card.tensor_parts import ModelPart, place_of
 
 
 class Size(NamedTuple):
@@ -28,12 +28,12 @@ class Size(NamedTuple):
 NOTHING = Size(0, 0)
 
 
-class Tensor(NamedTuple):
+class ModuleTensor(NamedTuple):
     """A tensor, what it stores, and what it is a part of."""
 
     header: TensorHeader
-    stored: Stored
-    place: Place
+    stored: StoredTensor
+    place: ModelPart
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class AttentionModule:
     name: str
     layer: int | None
     sizes: dict[str, Size]
-    tensors: dict[str, Tensor]
+    tensors: dict[str, ModuleTensor]
 
 
 def place_tensors(
     headers: Headers, config: dict[str, Any], n_layer: int | None = None
-) -> dict[str, Tensor]:
+) -> dict[str, ModuleTensor]:
     """Return the tensors of a checkpoint by name, with what they store and what they are a part of.
 
     Args:
@@ -66,12 +66,12 @@ def place_tensors(
     """
     stored = stored_parameters(headers.tensors, config)
     return {
-        name: Tensor(tensor, how, place_of(owner_of(name), n_layer))
+        name: ModuleTensor(tensor, how, place_of(owner_of(name), n_layer))
         for name, (tensor, how) in stored.items()
     }
 
 
-def find_modules(tensors: dict[str, Tensor]) -> list[AttentionModule]:
+def find_modules(tensors: dict[str, ModuleTensor]) -> list[AttentionModule]:
     """Return the attention modules among the tensors of a checkpoint.
 
     Args:

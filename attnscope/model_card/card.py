@@ -15,7 +15,7 @@ from attnscope.checkpoints.headers import Headers, read_headers
 from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_model_files
 from attnscope.document.result import Finding
 from attnscope.errors import ModelError, OptionError
-from attnscope.model_card.anatomy import Anatomy, LayerAnatomy, LayerCache
+from attnscope.model_card.anatomy import LayerAnatomy, LayerCache, ModelAnatomy
 from attnscope.model_card.cache_dtype import BYTES, CacheDtype, CheckpointDtype, checkpoint_dtype
 from attnscope.model_card.capacity import largest_batch, longest_context
 from attnscope.model_card.cards import Cards
@@ -227,7 +227,7 @@ class _Model:
     """
 
     name: str
-    anatomy: Anatomy
+    anatomy: ModelAnatomy
     read_from: str
     weights: WeightsCount | None
     config: dict[str, Any] | None
@@ -316,7 +316,7 @@ class _Caches:
         config: the part of config.json for text; empty: there is none.
     """
 
-    anatomy: Anatomy
+    anatomy: ModelAnatomy
     layers: tuple[LayerAnatomy, ...]
     dtype: CacheDtype
     n_source: int
@@ -416,7 +416,7 @@ def _draft_weights(
     config: dict[str, Any] | None,
     beside: dict[str, Any] | None,
     weights: WeightsCount | None,
-    anatomy: Anatomy,
+    anatomy: ModelAnatomy,
     named: str | None,
 ) -> PartCount | None:
     """Return the sizes of draft layers: of the headers, or by config.json; None: they are not known."""
@@ -603,7 +603,7 @@ def _weights(
     config: dict[str, Any] | None,
     beside: dict[str, Any] | None,
     headers: Headers | None,
-    anatomy: Anatomy,
+    anatomy: ModelAnatomy,
     build: bool,
     progress: Progress,
 ) -> tuple[WeightsCount | None, str | None]:
@@ -649,7 +649,7 @@ def _weights(
 
 def _anatomy(
     config: dict[str, Any] | None, headers: Headers | None
-) -> tuple[Anatomy, str, tuple[Finding, ...]]:
+) -> tuple[ModelAnatomy, str, tuple[Finding, ...]]:
     """Return the anatomy, what it was read from, and where the tensors contradict that."""
     if headers is not None and headers.format == "GGUF":
         from attnscope.model_card.gguf_anatomy import anatomy_of_gguf
@@ -660,7 +660,7 @@ def _anatomy(
     return anatomy_of_checkpoint(config, headers)
 
 
-def _context(anatomy: Anatomy, n_tokens: int | None) -> int:
+def _context(anatomy: ModelAnatomy, n_tokens: int | None) -> int:
     """Return the tokens of a sequence: a given number, or as many as the model was made for."""
     found = anatomy.longest if n_tokens is None else n_tokens
     if found is None:
@@ -671,7 +671,7 @@ def _context(anatomy: Anatomy, n_tokens: int | None) -> int:
 
 
 def _kinds(
-    anatomy: Anatomy, n_tokens: int, n_source: int, batch: int, dtype: CacheDtype, n_device: int
+    anatomy: ModelAnatomy, n_tokens: int, n_source: int, batch: int, dtype: CacheDtype, n_device: int
 ) -> list[LayerKind]:
     """Return the kinds of layers, in the order in which they first appear."""
     groups: dict[LayerAnatomy, list[int]] = {}

@@ -6,7 +6,7 @@ They have keys and values and weights of their own, which engines keep only if d
 from __future__ import annotations
 
 from attnscope.checkpoints.config import Config, text_part
-from attnscope.model_card.anatomy import Anatomy, LayerAnatomy
+from attnscope.model_card.anatomy import LayerAnatomy, ModelAnatomy
 
 FIELDS = (
     "num_nextn_predict_layers",
@@ -49,7 +49,7 @@ def number_of_drafts(config: Config) -> tuple[int, str]:
     return 0, ""
 
 
-def draft_layer(config: Config, anatomy: Anatomy, named: str | None = None) -> LayerAnatomy | None:
+def draft_layer(config: Config, anatomy: ModelAnatomy, named: str | None = None) -> LayerAnatomy | None:
     """Return the attention of a draft layer; None: it is not known.
 
     Args:

@@ -12,11 +12,11 @@ from typing import Any
 
 from attnscope.checkpoints.config import Config, completed, dtype_of, rope_settings, text_part
 from attnscope.errors import ModelError
-from attnscope.model_card.anatomy import Anatomy, Compressed, Indexer, LayerAnatomy, LayerCache
+from attnscope.model_card.anatomy import Compressed, Indexer, LayerAnatomy, LayerCache, ModelAnatomy
 from attnscope.model_card.fields import DerivedFieldError, Fields, undecided
 from attnscope.model_card.layer_kinds import kinds_of
 from attnscope.model_card.model_types import other_attention, with_common_names
-from attnscope.model_card.states import State, state_of
+from attnscope.model_card.states import LayerState, state_of
 from attnscope.text import shortened
 
 SLIDING = ("sliding_attention", "hybrid_sliding")
@@ -38,7 +38,7 @@ ENCODERS = frozenset(
 """Model types that are encoders, which keep nothing, unless `is_decoder` says otherwise."""
 
 
-def anatomy_of(config: Config) -> Anatomy:
+def anatomy_of(config: Config) -> ModelAnatomy:
     """Return the attention of each layer of a decoder.
 
     Args:
@@ -116,7 +116,7 @@ def _is_pair(config: Config) -> bool:
     return any(all(isinstance(config.get(name), dict) for name in pair) for pair in pairs)
 
 
-def _read(fields: Fields) -> Anatomy:
+def _read(fields: Fields) -> ModelAnatomy:
     check_described(fields.config)
     if fields.family is None:
         other = other_attention(fields.config)
@@ -135,7 +135,7 @@ def _read(fields: Fields) -> Anatomy:
     is_whisper = fields.model_type == "whisper"  # which pads each input to 30 seconds
     longest = fields.get("max_target_positions" if is_whisper else "max_position_embeddings")
     n_source = fields.count("max_source_positions") if fields.says("max_source_positions") else 1500
-    return Anatomy(
+    return ModelAnatomy(
         fields.model_type,
         n_layer,
         fields.count("hidden_size"),
@@ -280,12 +280,12 @@ def _compressed(fields: Fields, kind: str) -> LayerAnatomy:
     )
 
 
-def _state(state: State) -> LayerAnatomy:
+def _state(state: LayerState) -> LayerAnatomy:
     cache = _with_state(LayerCache(), state)
     return LayerAnatomy(state.kind, n_head=state.n_head, cache=cache, recurrence=state.recurrence)
 
 
-def _with_state(cache: LayerCache, state: State) -> LayerCache:
+def _with_state(cache: LayerCache, state: LayerState) -> LayerCache:
     return replace(
         cache,
         constant=state.numbers,

@@ -10,7 +10,7 @@ from attnscope.checkpoints.config import dtype_of, longest_text, text_part
 from attnscope.checkpoints.headers import Headers
 from attnscope.document.result import Finding
 from attnscope.errors import ModelError
-from attnscope.model_card.anatomy import Anatomy, LayerAnatomy, LayerCache
+from attnscope.model_card.anatomy import LayerAnatomy, LayerCache, ModelAnatomy
 from attnscope.model_card.fields import families
 from attnscope.model_card.from_config import UNKNOWN, anatomy_of
 from attnscope.text import printable, shortened
@@ -25,7 +25,7 @@ GROUPED = ("full", "sliding", "chunked", "sparse", "shared")
 
 def anatomy_of_checkpoint(
     config: dict[str, Any] | None, headers: Headers | None
-) -> tuple[Anatomy, str, tuple[Finding, ...]]:
+) -> tuple[ModelAnatomy, str, tuple[Finding, ...]]:
     """Return the anatomy of a model, what it was read from, and where its tensors contradict that.
 
     It is read from config.json, or of a model of a new type from its tensors.
@@ -68,7 +68,7 @@ def _is_new_decoder(config: dict[str, Any]) -> bool:
     )
 
 
-def anatomy_of_tensors(headers: Headers, config: dict[str, Any] | None = None) -> Anatomy:
+def anatomy_of_tensors(headers: Headers, config: dict[str, Any] | None = None) -> ModelAnatomy:
     """Return the anatomy of a model of an unknown architecture, as far as its tensors determine it.
 
     What a token takes in the cache follows from the shapes of W_K and W_V. How many heads share it,
@@ -99,7 +99,7 @@ def anatomy_of_tensors(headers: Headers, config: dict[str, Any] | None = None) -
             hint="a config.json of a type that attnscope knows",
         )
     layers = tuple(_layer(observed, i) for i in range(observed.n_layer))
-    return Anatomy(
+    return ModelAnatomy(
         model_type=str(config.get("model_type", "unknown")),
         n_layer=observed.n_layer,
         d_feat=observed.d_feat,
@@ -164,7 +164,9 @@ def _uncertainties(observed: ObservedModel, layers: tuple[LayerAnatomy, ...]) ->
         yield "tensors do not say how many numbers the indexer keeps for a token: none count"
 
 
-def contradictions(anatomy: Anatomy, headers: Headers, config: dict[str, Any]) -> tuple[Finding, ...]:
+def contradictions(
+    anatomy: ModelAnatomy, headers: Headers, config: dict[str, Any]
+) -> tuple[Finding, ...]:
     """Return where a model's configuration contradicts its tensors.
 
     Args:
@@ -189,7 +191,7 @@ def contradictions(anatomy: Anatomy, headers: Headers, config: dict[str, Any]) -
 
 
 def _of_model(
-    anatomy: Anatomy, observed: ObservedModel, config: dict[str, Any], said_by: str
+    anatomy: ModelAnatomy, observed: ObservedModel, config: dict[str, Any], said_by: str
 ) -> Iterator[str]:
     """Yield differences in the number of layers and in the width of the model."""
     if not observed.layers or len(observed.stacks) != 1:

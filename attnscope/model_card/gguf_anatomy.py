@@ -12,7 +12,7 @@ from typing import Any
 
 from attnscope.checkpoints.headers import Headers
 from attnscope.errors import ModelError
-from attnscope.model_card.anatomy import Anatomy, LayerAnatomy, LayerCache
+from attnscope.model_card.anatomy import LayerAnatomy, LayerCache, ModelAnatomy
 from attnscope.model_card.gguf_windows import Windows, find_windows
 from attnscope.text import printable, shortened
 
@@ -81,7 +81,7 @@ class _Metadata:
         return ModelError(f"{self.name} does not describe its attention: {self.arch}.{key} is {shown}.")
 
 
-def anatomy_of_gguf(headers: Headers) -> Anatomy:
+def anatomy_of_gguf(headers: Headers) -> ModelAnatomy:
     """Return the anatomy of a model's attention by the header of its GGUF file.
 
     Args:
@@ -103,7 +103,7 @@ def anatomy_of_gguf(headers: Headers) -> Anatomy:
     windows = find_windows(data.arch, data.value, n_layer)
     layers = tuple(_layer(data, i, names.get(i, set()), windows, n_layer) for i in range(n_layer))
     longest = data.value("context_length")
-    return Anatomy(
+    return ModelAnatomy(
         model_type=data.arch,
         n_layer=n_layer,
         d_feat=data.size("embedding_length"),

@@ -13,7 +13,12 @@ from typing import Any
 
 from attnscope.checkpoints.headers import Headers
 from attnscope.model_card import tensor_parts as parts
-from attnscope.model_card.attention_modules import AttentionModule, Tensor, find_modules, place_tensors
+from attnscope.model_card.attention_modules import (
+    AttentionModule,
+    ModuleTensor,
+    find_modules,
+    place_tensors,
+)
 
 RECURRENT = re.compile(r"(?:A_log|dt_bias|[qkv]?_?conv1d|conv_1d|forget_gate|slope_rate|time_decay)\b")
 """Tensors that only a recurrence has: a decay, its step, a convolution before it."""
@@ -136,14 +141,14 @@ def _main_stack(stacks: dict[str, list[AttentionModule]]) -> str | None:
     return max(stacks, key=rank, default=None)
 
 
-def _prefix_of_layers(tensors: dict[str, Tensor]) -> str:
+def _prefix_of_layers(tensors: dict[str, ModuleTensor]) -> str:
     """Return the prefix of the layers of a model without attention."""
     prefixes = Counter(_prefix(name) for name in tensors)
     del prefixes[None]
     return max(prefixes, key=lambda prefix: prefixes[prefix], default="") or ""
 
 
-def _width(tensors: dict[str, Tensor], prefix: str) -> int | None:
+def _width(tensors: dict[str, ModuleTensor], prefix: str) -> int | None:
     """Return the width of the model: of the norms in its layers, or where these have no weights, of the
     embedding.
     """

@@ -25,7 +25,7 @@ from attnscope.checkpoints.headers import TensorHeader
 from attnscope.text import printable, shortened
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """What a tensor stores.
 
     Attributes:
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
 
 def stored_parameters(
     tensors: Iterable[TensorHeader], config: dict[str, Any]
-) -> dict[str, tuple[TensorHeader, Stored]]:
+) -> dict[str, tuple[TensorHeader, StoredTensor]]:
     """Return for each tensor by name how many parameters it stores.
 
     Args:
@@ -52,18 +52,20 @@ def stored_parameters(
     return {name: (tensor, _stored(tensor, by_name, config)) for name, tensor in by_name.items()}
 
 
-def _stored(tensor: TensorHeader, by_name: dict[str, TensorHeader], config: dict[str, Any]) -> Stored:
+def _stored(
+    tensor: TensorHeader, by_name: dict[str, TensorHeader], config: dict[str, Any]
+) -> StoredTensor:
     name, n_element = tensor.name, prod(tensor.shape)
     if _is_description(name, by_name) or _is_buffer(tensor):
-        return Stored(0, tensor.dtype)
+        return StoredTensor(0, tensor.dtype)
     if tensor.dtype in ("U8", "I8", "I32", "U32", "I16", "U16", "I64"):
         bits = _bits(tensor, by_name, config)
         if bits is None:
-            return Stored(n_element, tensor.dtype, known=name.rsplit(".", 1)[-1] == "SCB")
+            return StoredTensor(n_element, tensor.dtype, known=name.rsplit(".", 1)[-1] == "SCB")
         width = int(tensor.dtype[1:])
         kind = tensor.dtype if bits == width else f"{bits} bits in {tensor.dtype}"
-        return Stored(n_element * width // bits, kind)
-    return Stored(n_element, tensor.dtype)
+        return StoredTensor(n_element * width // bits, kind)
+    return StoredTensor(n_element, tensor.dtype)
 
 
 _DESCRIPTION = re.compile(

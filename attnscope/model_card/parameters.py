@@ -16,7 +16,7 @@ from attnscope.checkpoints.config import text_part
 from attnscope.dtypes import DTYPES
 from attnscope.errors import ModelError
 from attnscope.model_card import tensor_parts as parts
-from attnscope.model_card.anatomy import Anatomy, LayerAnatomy
+from attnscope.model_card.anatomy import LayerAnatomy, ModelAnatomy
 from attnscope.model_card.attention_modules import NOTHING, Size
 from attnscope.model_card.fields import Fields
 from attnscope.model_card.quantisation import Quantisation
@@ -147,7 +147,7 @@ SPECS = {
 """The families whose parameters are counted by their configuration."""
 
 
-class Tensor(NamedTuple):
+class TensorGroup(NamedTuple):
     """Tensors of a model that are alike.
 
     Attributes:
@@ -164,7 +164,7 @@ class Tensor(NamedTuple):
 
 
 def count_parameters(
-    config: dict[str, Any], anatomy: Anatomy, quantisation: Quantisation | None = None
+    config: dict[str, Any], anatomy: ModelAnatomy, quantisation: Quantisation | None = None
 ) -> WeightsCount:
     """Count the parameters of a model by its config.json.
 
@@ -210,7 +210,7 @@ DRAFTS = {"deepseek_v3": DraftSpec(copies=2), "mimo": DraftSpec()}
 
 def count_draft(
     config: dict[str, Any],
-    anatomy: Anatomy,
+    anatomy: ModelAnatomy,
     named: str | None,
     n_draft: int,
     quantisation: Quantisation | None = None,
@@ -260,7 +260,9 @@ class _Counter:
         read: the sizes that were read.
     """
 
-    def __init__(self, model_type: str, spec: Spec, config: dict[str, Any], anatomy: Anatomy) -> None:
+    def __init__(
+        self, model_type: str, spec: Spec, config: dict[str, Any], anatomy: ModelAnatomy
+    ) -> None:
         self.model_type, self.spec, self.config, self.anatomy = model_type, spec, config, anatomy
         self.read: dict[str, int] = {}
 
@@ -294,9 +296,9 @@ class _Counter:
                 for each in self._attention(self.anatomy.layers[-1])
             ),
             *self._rest_of_layer(last),
-            Tensor(parts.NORMS, "norms", (own.norms * d_feat,)),
-            Tensor(parts.EMBEDDING, "embed_tokens", embedding, own.copies),
-            Tensor(parts.EMBEDDING, "eh_proj", (d_feat, 2 * d_feat)),
+            TensorGroup(parts.NORMS, "norms", (own.norms * d_feat,)),
+            TensorGroup(parts.EMBEDDING, "embed_tokens", embedding, own.copies),
+            TensorGroup(parts.EMBEDDING, "eh_proj", (d_feat, 2 * d_feat)),
         ]
         named = (each._replace(name=f"model.layers.{last + 1}.{each.name}") for each in tensors)
         total = NOTHING
@@ -306,7 +308,7 @@ class _Counter:
         return Size(total.n_parameter * n_draft, n_bytes)
 
     def _stored(
-        self, tensors: Iterable[Tensor], quantisation: Quantisation | None
+        self, tensors: Iterable[TensorGroup], quantisation: Quantisation | None
     ) -> Iterator[tuple[str, str, Size]]:
         """Yield the part of each tensor, how it is stored, and its size."""
         dtype = self.anatomy.dtype or (quantisation.dtype if quantisation else None) or "unknown"
@@ -319,12 +321,12 @@ class _Counter:
             size = Size(prod(shape) * copies, None if unknown else n_bytes * copies)
             yield part, kind or dtype, size
 
-    def _all_attention(self) -> Iterator[Tensor]:
+    def _all_attention(self) -> Iterator[TensorGroup]:
         for i, layer in enumerate(self.anatomy.layers):
             for each in self._attention(layer):
                 yield each._replace(name=f"model.layers.{i}.self_attn.{each.name}")
 
-    def _all_rest(self) -> Iterator[Tensor]:
+    def _all_rest(self) -> Iterator[TensorGroup]:
         for i in range(len(self.anatomy.layers)):
             for each in self._rest_of_layer(i):
                 yield each._replace(name=f"model.layers.{i}.{each.name}")
@@ -345,48 +347,50 @@ class _Counter:
             return switch
         return bool(self.config.get(switch))
 
-    def _attention(self, layer: LayerAnatomy) -> Iterator[Tensor]:
+    def _attention(self, layer: LayerAnatomy) -> Iterator[TensorGroup]:
         """Yield the tensors of a layer's attention."""
         spec, d_feat = self.spec, self.anatomy.d_feat
         n_head, n_kv_head = layer.n_head or 0, layer.n_kv_head or 0
         d_K, d_V = layer.d_K or 0, layer.d_V or 0
-        yield Tensor(parts.O, "o_proj", (d_feat, n_head * d_V))
-        yield Tensor(parts.BIASES, "o_proj", (d_feat if self._is_on(spec.o_bias) else 0,))
-        yield Tensor(parts.OTHER, "sinks", (n_head if spec.sinks else 0,))
+        yield TensorGroup(parts.O, "o_proj", (d_feat, n_head * d_V))
+        yield TensorGroup(parts.BIASES, "o_proj", (d_feat if self._is_on(spec.o_bias) else 0,))
+        yield TensorGroup(parts.OTHER, "sinks", (n_head if spec.sinks else 0,))
         if layer.kind == "latent":
             yield from self._latents(n_head, d_K, d_V)
             return
         n_Q, n_K, n_V = n_head * d_K, n_kv_head * d_K, n_kv_head * d_V
-        yield Tensor(parts.Q, "q_proj", (n_Q, d_feat))
-        yield Tensor(parts.K, "k_proj", (n_K, d_feat))
-        yield Tensor(parts.V, "v_proj", (n_V, d_feat))
-        yield Tensor(parts.BIASES, "q_proj", (n_Q + n_K + n_V if self._is_on(spec.qkv_bias) else 0,))
+        yield TensorGroup(parts.Q, "q_proj", (n_Q, d_feat))
+        yield TensorGroup(parts.K, "k_proj", (n_K, d_feat))
+        yield TensorGroup(parts.V, "v_proj", (n_V, d_feat))
+        yield TensorGroup(
+            parts.BIASES, "q_proj", (n_Q + n_K + n_V if self._is_on(spec.qkv_bias) else 0,)
+        )
         widths = {"": 0, "head": 2 * d_K, "all": n_Q + n_K}
         is_normed = not spec.normed or self._is_on(spec.normed)
-        yield Tensor(parts.NORMS, "q_norm", (widths[spec.head_norms] if is_normed else 0,))
+        yield TensorGroup(parts.NORMS, "q_norm", (widths[spec.head_norms] if is_normed else 0,))
 
-    def _latents(self, n_head: int, d_K: int, d_V: int) -> Iterator[Tensor]:
+    def _latents(self, n_head: int, d_K: int, d_V: int) -> Iterator[TensorGroup]:
         """Yield the tensors of latent attention: DeepSeek-V2 (arXiv:2405.04434), section 2.1.2."""
         d_feat, rank = self.anatomy.d_feat, self._size("kv_lora_rank")
         rotated = self._size("qk_rope_head_dim")
         has_bias = self._is_on("attention_bias")
         if self.config.get("q_lora_rank") is None:
-            yield Tensor(parts.Q, "q_proj", (n_head * d_K, d_feat))
+            yield TensorGroup(parts.Q, "q_proj", (n_head * d_K, d_feat))
         else:
             rank_Q = self._size("q_lora_rank")
-            yield Tensor(parts.LATENTS, "q_a_proj", (rank_Q, d_feat))
-            yield Tensor(parts.LATENTS, "q_b_proj", (n_head * d_K, rank_Q))
-            yield Tensor(parts.NORMS, "q_a_layernorm", (rank_Q,))
-            yield Tensor(parts.BIASES, "q_a_proj", (rank_Q if has_bias else 0,))
-        yield Tensor(parts.LATENTS, "kv_a_proj_with_mqa", (rank + rotated, d_feat))
-        yield Tensor(parts.LATENTS, "kv_b_proj", (n_head * (d_K - rotated + d_V), rank))
-        yield Tensor(parts.NORMS, "kv_a_layernorm", (rank,))
-        yield Tensor(parts.BIASES, "kv_a_proj_with_mqa", (rank + rotated if has_bias else 0,))
+            yield TensorGroup(parts.LATENTS, "q_a_proj", (rank_Q, d_feat))
+            yield TensorGroup(parts.LATENTS, "q_b_proj", (n_head * d_K, rank_Q))
+            yield TensorGroup(parts.NORMS, "q_a_layernorm", (rank_Q,))
+            yield TensorGroup(parts.BIASES, "q_a_proj", (rank_Q if has_bias else 0,))
+        yield TensorGroup(parts.LATENTS, "kv_a_proj_with_mqa", (rank + rotated, d_feat))
+        yield TensorGroup(parts.LATENTS, "kv_b_proj", (n_head * (d_K - rotated + d_V), rank))
+        yield TensorGroup(parts.NORMS, "kv_a_layernorm", (rank,))
+        yield TensorGroup(parts.BIASES, "kv_a_proj_with_mqa", (rank + rotated if has_bias else 0,))
 
-    def _rest_of_layer(self, i: int) -> Iterator[Tensor]:
+    def _rest_of_layer(self, i: int) -> Iterator[TensorGroup]:
         """Yield the tensors that a layer has besides attention."""
         spec, d_feat, experts = self.spec, self.anatomy.d_feat, self.spec.experts
-        yield Tensor(parts.OTHER, "input_layernorm", (spec.norms * spec.norm_size * d_feat,))
+        yield TensorGroup(parts.OTHER, "input_layernorm", (spec.norms * spec.norm_size * d_feat,))
         if experts is None or self._is_dense(i, experts):
             width = self._size(spec.width, 4 * d_feat if spec.four else None)
             yield from self._feed_forward("mlp", width)
@@ -394,18 +398,18 @@ class _Counter:
         names = (name for name in NAMES_OF_EXPERTS if self.config.get(name) is not None)
         count, width = self._size(next(names, "number of experts")), self._size(experts.width)
         for name in ("gate_proj", "up_proj"):
-            yield Tensor(parts.EXPERTS, f"mlp.experts.0.{name}", (width, d_feat), count)
-        yield Tensor(parts.EXPERTS, "mlp.experts.0.down_proj", (d_feat, width), count)
+            yield TensorGroup(parts.EXPERTS, f"mlp.experts.0.{name}", (width, d_feat), count)
+        yield TensorGroup(parts.EXPERTS, "mlp.experts.0.down_proj", (d_feat, width), count)
         biases = 2 * width + d_feat if experts.biases else 0
-        yield Tensor(parts.EXPERTS, "mlp.experts.0.biases", (biases,), count)
-        yield Tensor(parts.OTHER, "mlp.gate", (count, d_feat))
-        yield Tensor(parts.OTHER, "mlp.gate", (count * experts.router,))
+        yield TensorGroup(parts.EXPERTS, "mlp.experts.0.biases", (biases,), count)
+        yield TensorGroup(parts.OTHER, "mlp.gate", (count, d_feat))
+        yield TensorGroup(parts.OTHER, "mlp.gate", (count * experts.router,))
         if experts.shared:
             shared = self._size(experts.shared, 0)
             shared *= width if experts.shared.startswith("n_") else 1
             own = "mlp.shared_expert" + ("s" if experts.shared.startswith("n_") else "")
             yield from self._feed_forward(own, shared)
-            yield Tensor(
+            yield TensorGroup(
                 parts.OTHER, "mlp.shared_expert_gate", (1 if experts.shared_gate else 0, d_feat)
             )
 
@@ -416,24 +420,24 @@ class _Counter:
         listed, step = self.config.get("mlp_only_layers"), self._size("decoder_sparse_step", 1)
         return (isinstance(listed, list) and i in listed) or (i + 1) % max(step, 1) != 0
 
-    def _feed_forward(self, name: str, width: int) -> Iterator[Tensor]:
+    def _feed_forward(self, name: str, width: int) -> Iterator[TensorGroup]:
         d_feat, gated = self.anatomy.d_feat, self.spec.gated
         for each in ("gate_proj", "up_proj") if gated else ("up_proj",):
-            yield Tensor(parts.OTHER, f"{name}.{each}", (width, d_feat))
-        yield Tensor(parts.OTHER, f"{name}.down_proj", (d_feat, width))
+            yield TensorGroup(parts.OTHER, f"{name}.{each}", (width, d_feat))
+        yield TensorGroup(parts.OTHER, f"{name}.down_proj", (d_feat, width))
         biases = (2 if gated else 1) * width + d_feat if self._is_on(self.spec.mlp_bias) else 0
-        yield Tensor(parts.OTHER, f"{name}.down_proj", (biases,))
+        yield TensorGroup(parts.OTHER, f"{name}.down_proj", (biases,))
 
-    def _rest_of_model(self) -> Iterator[Tensor]:
+    def _rest_of_model(self) -> Iterator[TensorGroup]:
         """Yield the tensors that belong to no layer."""
         spec, d_feat, n_token = self.spec, self.anatomy.d_feat, self._size("vocab_size")
-        yield Tensor(parts.EMBEDDING, "model.embed_tokens", (n_token, d_feat))
+        yield TensorGroup(parts.EMBEDDING, "model.embed_tokens", (n_token, d_feat))
         if spec.positions:
-            yield Tensor(parts.EMBEDDING, "model.positions", (self._size(spec.positions), d_feat))
-        yield Tensor(parts.OTHER, "model.norm", (spec.norm_size * d_feat,))
+            yield TensorGroup(parts.EMBEDDING, "model.positions", (self._size(spec.positions), d_feat))
+        yield TensorGroup(parts.OTHER, "model.norm", (spec.norm_size * d_feat,))
         if not self.config.get("tie_word_embeddings", spec.tied):
-            yield Tensor(parts.OUTPUT, "lm_head", (n_token, d_feat))
-            yield Tensor(parts.OUTPUT, "lm_head", (n_token if spec.output_bias else 0,))
+            yield TensorGroup(parts.OUTPUT, "lm_head", (n_token, d_feat))
+            yield TensorGroup(parts.OUTPUT, "lm_head", (n_token if spec.output_bias else 0,))
 
 
 def _counts(sizes: dict[str, Size], order: Iterable[str]) -> tuple[PartCount, ...]:

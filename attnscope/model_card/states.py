@@ -12,7 +12,7 @@ from attnscope.model_card.fields import Fields, undecided
 
 
 @dataclass(frozen=True)
-class State:
+class LayerState:
     """What a layer keeps, whatever the length of the text is.
 
     Attributes:
@@ -33,7 +33,7 @@ class State:
     newest: int = 0
 
 
-def state_of(fields: Fields, kind: str) -> State:
+def state_of(fields: Fields, kind: str) -> LayerState:
     """Return what a layer of linear attention, a state space or a convolution keeps."""
     for field, read in STATES.items():
         if fields.has(field):
@@ -41,7 +41,7 @@ def state_of(fields: Fields, kind: str) -> State:
     raise undecided("layer_types", kind, "a kind of layer whose states attnscope knows")
 
 
-def _delta(fields: Fields) -> State:
+def _delta(fields: Fields) -> LayerState:
     """Gated DeltaNet (arXiv:2412.06464): a matrix d_K × d_V a head, and a convolution of Q, K, V.
 
     A step reads the matrix by K, writes to it, and reads it by Q: three products.
@@ -51,19 +51,19 @@ def _delta(fields: Fields) -> State:
     channels = 2 * n_key * d_key + n_value * d_value
     convolution = channels * fields.count("linear_conv_kernel_dim")
     matrices = n_value * d_key * d_value
-    return State("linear", convolution, matrices, n_value, convolution + 3 * matrices, channels)
+    return LayerState("linear", convolution, matrices, n_value, convolution + 3 * matrices, channels)
 
 
-def _kimi_delta(fields: Fields) -> State:
+def _kimi_delta(fields: Fields) -> LayerState:
     """Kimi Delta Attention (arXiv:2510.26692): a matrix d_head × d_head a head, and a convolution."""
     n_head, d_head = fields.count("linear_num_heads"), fields.count("linear_head_dim")
     convolution = 3 * n_head * d_head * fields.count("linear_conv_kernel_dim")
     matrices = n_head * d_head * d_head
     newest = 3 * n_head * d_head
-    return State("linear", convolution, matrices, n_head, convolution + 3 * matrices, newest)
+    return LayerState("linear", convolution, matrices, n_head, convolution + 3 * matrices, newest)
 
 
-def _lightning(fields: Fields) -> State:
+def _lightning(fields: Fields) -> LayerState:
     """Lightning attention of MiniMax-01 (arXiv:2501.08313): a matrix d_head × d_head a head."""
     n_head = fields.count("num_attention_heads")
     if fields.get("head_dim") is None:
@@ -71,10 +71,10 @@ def _lightning(fields: Fields) -> State:
     else:
         d_head = fields.count("head_dim")
     matrices = n_head * d_head * d_head
-    return State("linear", matrices, n_head=n_head, recurrence=2 * matrices)
+    return LayerState("linear", matrices, n_head=n_head, recurrence=2 * matrices)
 
 
-def _mamba_2(fields: Fields) -> State:
+def _mamba_2(fields: Fields) -> LayerState:
     """Mamba-2 (arXiv:2405.21060): d_head × d_state numbers a head, and the convolution of x, B and C.
 
     A step adds x · B to the state and reads it by C: two products.
@@ -90,7 +90,7 @@ def _mamba_2(fields: Fields) -> State:
     d_head = _d_of_head(fields, n_head)
     channels = n_head * d_head + 2 * n_group * d_state
     convolution, states = channels * kernel, n_head * d_head * d_state
-    return State("state space", convolution, states, n_head, convolution + 2 * states, channels)
+    return LayerState("state space", convolution, states, n_head, convolution + 2 * states, channels)
 
 
 def _d_of_head(fields: Fields, n_head: int) -> int:
@@ -101,7 +101,7 @@ def _d_of_head(fields: Fields, n_head: int) -> int:
     return fields.count("hidden_size") * fields.count("mamba_expand") // n_head
 
 
-def _mamba(fields: Fields) -> State:
+def _mamba(fields: Fields) -> LayerState:
     """Mamba (arXiv:2312.00752): d_state numbers a channel, and the convolution."""
     if fields.has("mamba_expand"):
         channels = fields.count("hidden_size") * fields.count("mamba_expand")
@@ -115,39 +115,39 @@ def _mamba(fields: Fields) -> State:
         )
         kernel, d_state = fields.count("conv_kernel"), fields.count("state_size")
     convolution, states = channels * kernel, channels * d_state
-    return State("state space", convolution, states, None, convolution + 2 * states, channels)
+    return LayerState("state space", convolution, states, None, convolution + 2 * states, channels)
 
 
-def _convolution(fields: Fields) -> State:
+def _convolution(fields: Fields) -> LayerState:
     """The short convolutions of LFM2, which keep as many inputs as their kernel is long."""
     channels = fields.count("hidden_size")
     convolution = channels * fields.count("conv_L_cache")
-    return State("convolution", convolution, recurrence=convolution, newest=channels)
+    return LayerState("convolution", convolution, recurrence=convolution, newest=channels)
 
 
-def _short_convolutions(fields: Fields) -> State:
+def _short_convolutions(fields: Fields) -> LayerState:
     """The four short convolutions of Inkling: of K, V, and what attention and the MLP give."""
     heads = fields.count("num_key_value_heads") * fields.count("head_dim")
     channels = 2 * heads + 2 * fields.count("hidden_size")
     convolution = channels * fields.count("conv_kernel_size")
-    return State("convolution", 0, convolution, recurrence=convolution)
+    return LayerState("convolution", 0, convolution, recurrence=convolution)
 
 
-def _compressed_convolution(fields: Fields) -> State:
+def _compressed_convolution(fields: Fields) -> LayerState:
     """ZAYA's attention (arXiv:2510.04476): two convolutions of Q and K, and half of V one token late."""
     d_head, n_kv_head = fields.count("head_dim"), fields.count("num_key_value_heads")
     channels = (fields.count("num_attention_heads") + n_kv_head) * d_head
     past = fields.count("cca_time0") - 1 + fields.count("cca_time1") - 1
-    return State("convolution", channels * past + n_kv_head * d_head // 2)
+    return LayerState("convolution", channels * past + n_kv_head * d_head // 2)
 
 
-def _rwkv(fields: Fields) -> State:
+def _rwkv(fields: Fields) -> LayerState:
     """RWKV-4 (arXiv:2305.13048): the last inputs of two mixings; a sum, its weight, a maximum."""
     d_feat = fields.count("hidden_size")
-    return State("linear", 2 * d_feat, 3 * d_feat)
+    return LayerState("linear", 2 * d_feat, 3 * d_feat)
 
 
-def _mlstm(fields: Fields) -> State:
+def _mlstm(fields: Fields) -> LayerState:
     """The mLSTM of xLSTM (arXiv:2405.04517): a matrix d_K × d_V, a vector and a number a head."""
     n_head, d_feat = fields.count("num_heads"), fields.count("hidden_size")
 
@@ -157,14 +157,14 @@ def _mlstm(fields: Fields) -> State:
 
     d_K, d_V = d_head("qk_dim_factor"), d_head("v_dim_factor")
     matrices = n_head * d_K * d_V
-    return State("linear", matrices + n_head * d_K + n_head, n_head=n_head, recurrence=2 * matrices)
+    return LayerState("linear", matrices + n_head * d_K + n_head, n_head=n_head, recurrence=2 * matrices)
 
 
-def _rg_lru(fields: Fields) -> State:
+def _rg_lru(fields: Fields) -> LayerState:
     """The RG-LRU of Griffin (arXiv:2402.19427): a number a channel in float32, and a convolution."""
     channels = fields.count("lru_width" if fields.get("lru_width") is not None else "hidden_size")
     kernel = fields.count("conv1d_width")
-    return State("linear", channels * (kernel - 1), channels, recurrence=channels * (kernel + 1))
+    return LayerState("linear", channels * (kernel - 1), channels, recurrence=channels * (kernel + 1))
 
 
 STATES = {

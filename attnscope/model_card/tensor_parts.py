@@ -23,7 +23,7 @@ REST = (EMBEDDING, OUTPUT, EXPERTS, RECURRENCE, TOWERS, DRAFT, OTHER)
 """The parts of the rest: `towers` encode images or sound, `draft layers` predict several tokens."""
 
 
-class Place(NamedTuple):
+class ModelPart(NamedTuple):
     """What a tensor is a part of.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     layer: int | None = None
 
 
-def place_of(name: str, n_layer: int | None = None) -> Place:
+def place_of(name: str, n_layer: int | None = None) -> ModelPart:
     """Return what a tensor is a part of.
 
     >>> place_of("model.layers.3.self_attn.q_proj.weight")
@@ -57,11 +57,11 @@ def place_of(name: str, n_layer: int | None = None) -> Place:
     if place.part == TOWERS:
         return place._replace(layer=layer)
     if n_layer is not None and layer is not None and layer >= n_layer > 0:
-        return Place(False, DRAFT, layer=layer)
+        return ModelPart(False, DRAFT, layer=layer)
     if not place.module:
-        return Place(place.in_attention, place.part, "", layer)
+        return ModelPart(place.in_attention, place.part, "", layer)
     n_word = place.module.count(".") + 1  # as many as in the form
-    return Place(place.in_attention, place.part, ".".join(name.split(".", n_word)[:n_word]), layer)
+    return ModelPart(place.in_attention, place.part, ".".join(name.split(".", n_word)[:n_word]), layer)
 
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -69,7 +69,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 @lru_cache(maxsize=2**14)
-def _place_of_form(name: str) -> Place:
+def _place_of_form(name: str) -> ModelPart:
     """Return the place of all tensors whose names differ only in their numbers.
 
     Args:
@@ -80,19 +80,19 @@ def _place_of_form(name: str) -> Place:
     first = numbered[0] if numbered else len(words)
     layer = 0 if numbered else None
     if any(_is_tower(word) for word in words[:first]):
-        return Place(False, TOWERS)
+        return ModelPart(False, TOWERS)
     if re.search(_DRAFT, name):
-        return Place(False, DRAFT)
+        return ModelPart(False, DRAFT)
     if words[0] in ("blk", "dec", "enc") and numbered:
         return _of_gguf(words)
     for i in range(len(words) - 1, -1, -1):
         if _is_attention(words[i]) and i + 1 < len(words):
             first = next((j for j in range(i + 1) if _is_attention(words[j])), i)
             inner = [word for word in words[first + 1 :] if not word.isdecimal()]
-            return Place(True, _part(tuple(inner)), ".".join(words[: first + 1]))
+            return ModelPart(True, _part(tuple(inner)), ".".join(words[: first + 1]))
     if _is_bare_attention(words):
-        return Place(True, _part((words[-2], words[-1])), ".".join(words[:-2]))
-    return Place(False, _rest(name, layer))
+        return ModelPart(True, _part((words[-2], words[-1])), ".".join(words[:-2]))
+    return ModelPart(False, _rest(name, layer))
 
 
 _DRAFT = r"(^|\.)(mtp\w*|nextn\w*|eagle\w*|medusa\w*)\."
@@ -203,21 +203,21 @@ _OUTPUTS = r"(^|\.)(lm_head|embed_out|unembed|output_projection|lm_loss|head|out
 _EMBEDDINGS = r"embed|(^|\.)(wte|wpe|shared|tok_embeddings|token_embd|position_embd|token_types|w)\."
 
 
-def _of_gguf(words: list[str]) -> Place:
+def _of_gguf(words: list[str]) -> ModelPart:
     """Return what a tensor of a GGUF file's layer is: `gguf.constants.TENSOR_NAMES` lists all names."""
     module = ".".join(words[:-2])
     last = words[-1]
     word = words[-2] if len(words) > 3 else words[-1]
     if word.startswith("indexer") or "indexer" in words:
-        return Place(True, INDEXER, module)
+        return ModelPart(True, INDEXER, module)
     for names, part in _GGUF.items():
         if re.fullmatch(names, word):
             projection = part in (Q, K, V, O, FUSED)
-            return Place(True, BIASES if last == "bias" and projection else part, module)
+            return ModelPart(True, BIASES if last == "bias" and projection else part, module)
     if "exps" in word and "shexp" not in word:
-        return Place(False, EXPERTS)
+        return ModelPart(False, EXPERTS)
     recurrent = re.match("ssm_|time_mix_|shortconv", word)
-    return Place(False, RECURRENCE if recurrent else OTHER)
+    return ModelPart(False, RECURRENCE if recurrent else OTHER)
 
 
 _GGUF = {

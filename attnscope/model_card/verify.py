@@ -11,7 +11,7 @@ from typing import Any
 
 from attnscope.checkpoints.config import Config, computed_kinds
 from attnscope.errors import ModelError, first_line
-from attnscope.model_card.anatomy import Anatomy, LayerAnatomy
+from attnscope.model_card.anatomy import LayerAnatomy, ModelAnatomy
 from attnscope.model_card.cache_dtype import BYTES
 from attnscope.model_card.from_config import anatomy_of, check_described
 from attnscope.model_card.measured_cache import held_bytes
@@ -86,7 +86,7 @@ def verify_cache(config: Config) -> list[CacheCheck]:
     return checks
 
 
-def verify_reading(config: Config, anatomy: Anatomy) -> list[CacheCheck]:
+def verify_reading(config: Config, anatomy: ModelAnatomy) -> list[CacheCheck]:
     """Compare what was read with what transformers reads, in the model's own size.
 
     Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnscope.model_card.anatomy import Anatomy, LayerAnatomy
+from attnscope.model_card.anatomy import LayerAnatomy, ModelAnatomy
 from attnscope.model_card.result import Flops, WeightsCount, Work
 from attnscope.model_card.tensor_parts import EMBEDDING, EXPERTS, OUTPUT
 
@@ -38,7 +38,7 @@ class Device:
 
 
 def work_of(
-    anatomy: Anatomy,
+    anatomy: ModelAnatomy,
     n_tokens: int,
     batch: int,
     cache_bytes: int,
@@ -94,7 +94,7 @@ def work_of(
     )
 
 
-def keeps_nothing(anatomy: Anatomy) -> bool:
+def keeps_nothing(anatomy: ModelAnatomy) -> bool:
     """Return whether a model is an encoder: it attends, but keeps nothing for later tokens."""
     layers = (*anatomy.layers, *anatomy.cross)
     return all(each.cache.numbers(1, 1) == 0 for each in layers) and any(each.n_head for each in layers)

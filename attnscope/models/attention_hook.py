@@ -78,7 +78,7 @@ class AttentionInputs:
 
 
 @dataclass(frozen=True)
-class Call(AttentionInputs):
+class AttentionCall(AttentionInputs):
     """The inputs and outputs of one layer's attention.
 
     Attributes:
@@ -159,7 +159,8 @@ class KernelCall:
 
 @contextmanager
 def observing(
-    model: torch.nn.Module, see: Callable[[Call], None] | Callable[[Call], torch.Tensor]
+    model: torch.nn.Module,
+    see: Callable[[AttentionCall], None] | Callable[[AttentionCall], torch.Tensor],
 ) -> Iterator[None]:
     """Call a function for every attention that a model computes through the registry.
 
@@ -173,7 +174,7 @@ def observing(
     def observe(inputs: AttentionInputs, attention: Callable[[], Returned]) -> Returned:
         output, weights = attention()
         with _recorded(failures):
-            replacement = see(Call(**vars(inputs), output=output, weights=weights))
+            replacement = see(AttentionCall(**vars(inputs), output=output, weights=weights))
         return (output if replacement is None else replacement), weights
 
     with _raised_first(failures), _attention_replaced(model, observe):

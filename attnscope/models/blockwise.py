@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attnscope.arrays import largest_difference
-from attnscope.models.attention_hook import AttentionInputs, Call
+from attnscope.models.attention_hook import AttentionCall, AttentionInputs
 from attnscope.models.buffers import memory_for
 from attnscope.models.tolerance import output_tolerance
 
@@ -61,7 +61,7 @@ class Blockwise:
         return rows, self._memory
 
 
-def disagreement(call: Call, number: int, blockwise: Blockwise) -> str | None:
+def disagreement(call: AttentionCall, number: int, blockwise: Blockwise) -> str | None:
     """Describe a difference from the output of a layer's own attention that exceeds rounding, if any."""
     collected = blockwise.attend(call, discard)
     difference = largest_difference(collected, call.output.to(collected))

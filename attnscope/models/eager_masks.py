@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attnscope.models.attention_hook import AttentionInputs, Call, observing
+from attnscope.models.attention_hook import AttentionCall, AttentionInputs, observing
 from attnscope.models.load import set_attention
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _visible(model: Any, run: Callable[[], Any]) -> dict[str, torch.Tensor]:
     """Return which keys each query of the first sequence can attend to, by module: `n_Q n_K`."""
     visible: dict[str, torch.Tensor] = {}
 
-    def see(call: Call) -> None:
+    def see(call: AttentionCall) -> None:
         visible[call.path] = _visible_keys(call)
 
     with observing(model, see):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Inputs(Protocol):
+class ModelInputs(Protocol):
     """The inputs of a model: one text or several."""
 
     @property
@@ -22,7 +22,7 @@ class Inputs(Protocol):
         """The input of the decoder in an encoder-decoder model; empty or None: it does not run."""
 
 
-def run(model: Any, reading: Inputs, *, logits: bool = True, **options: Any) -> Any:
+def run(model: Any, reading: ModelInputs, *, logits: bool = True, **options: Any) -> Any:
     """Run a model, or the part of it that the inputs need, and return its output.
 
     Args:

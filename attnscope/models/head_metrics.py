@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Side:
+class AxisTokens:
     """The tokens on one side of a batch's attention: those of its queries, or of its keys.
 
     Attributes:
@@ -49,13 +49,13 @@ class Side:
         """The position of the first token that is not padding: `n_batch 1 1 1`."""
         return self.real.int().argmax(dim=-1)[:, None, None, None]
 
-    def first(self, n: int) -> Side:
+    def first(self, n: int) -> AxisTokens:
         """Return the first `n` tokens of the first sequence."""
-        return Side(**{name: tensor[:1, :n] for name, tensor in vars(self).items()})
+        return AxisTokens(**{name: tensor[:1, :n] for name, tensor in vars(self).items()})
 
-    def to(self, device: torch.device) -> Side:
+    def to(self, device: torch.device) -> AxisTokens:
         """Move all tensors to another device."""
-        return Side(**{name: tensor.to(device) for name, tensor in vars(self).items()})
+        return AxisTokens(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
 
 class WeightRows:
@@ -80,8 +80,8 @@ class WeightRows:
 
     def __init__(
         self,
-        query_side: Side,
-        key_side: Side,
+        query_side: AxisTokens,
+        key_side: AxisTokens,
         positions: Collection[str] = (),
         pairs: Collection[str] = (),
         like: WeightRows | None = None,
@@ -246,8 +246,8 @@ class TokenBlock:
     """
 
     block: Block
-    query_side: Side
-    key_side: Side
+    query_side: AxisTokens
+    key_side: AxisTokens
 
     @cached_property
     def i(self) -> torch.Tensor:
@@ -367,7 +367,7 @@ def steps_apart(tokens: TokenBlock) -> torch.Tensor:
     return (tokens.j.to(tokens.block.attention.dtype) - tokens.i).abs_()[None, None]
 
 
-POSITIONS: dict[str, Callable[[torch.Tensor, Side], torch.Tensor]] = {
+POSITIONS: dict[str, Callable[[torch.Tensor, AxisTokens], torch.Tensor]] = {
     "self": lambda i, key_side: i,
     "previous": lambda i, key_side: i - 1,
     "next": lambda i, key_side: i + 1,

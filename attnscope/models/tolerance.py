@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnscope.arrays import largest_difference
-from attnscope.models.attention_hook import Call
+from attnscope.models.attention_hook import AttentionCall
 
 if TYPE_CHECKING:
     import torch
 
 
-def weights_of(call: Call, heads: list[int]) -> tuple[torch.Tensor, float, float]:
+def weights_of(call: AttentionCall, heads: list[int]) -> tuple[torch.Tensor, float, float]:
     """Compute the weights of some heads of the first sequence, and check them by the model's output.
 
     Args:
@@ -30,12 +30,12 @@ def weights_of(call: Call, heads: list[int]) -> tuple[torch.Tensor, float, float
     return attention[0].float(), largest_difference(collected[0], output), output_tolerance(call)
 
 
-def output_tolerance(call: Call) -> float:
+def output_tolerance(call: AttentionCall) -> float:
     """Return the largest difference that rounding explains between two outputs of a call."""
     return weight_tolerance(call) * max(float(call.value.abs().max()), 1e-6)
 
 
-def weight_tolerance(call: Call) -> float:
+def weight_tolerance(call: AttentionCall) -> float:
     """Return the largest difference that rounding explains between two computations of a call's weights.
 
     Both accumulate in float32, where the error of a score is its size times float32's precision. The
@@ -51,6 +51,6 @@ def weight_tolerance(call: Call) -> float:
     return rounding
 
 
-def largest_score(call: Call) -> float:
+def largest_score(call: AttentionCall) -> float:
     """Return an upper bound of a call's scores, without mask and bias, by Cauchy–Schwarz."""
     return call.scale * float(call.query.norm(dim=-1).max() * call.key.norm(dim=-1).max())

@@ -13,7 +13,7 @@ from attnscope.observe.trace import Step, Trace
 
 
 @dataclass(frozen=True)
-class Call:
+class TextbookCall:
     """One call of a function or module of the textbook.
 
     Attributes:
@@ -43,7 +43,7 @@ class Computation:
     """
 
     plan: Trace
-    calls: Callable[[str], list[Call]]
+    calls: Callable[[str], list[TextbookCall]]
     masks: Masks
     code: tuple[tuple[str, str], ...]
     drawn: bool
@@ -59,7 +59,7 @@ class Computation:
 
 
 def run(
-    plan: Trace, calls: list[Call], *, keep: bool | Collection[str] = False, stats: bool = False
+    plan: Trace, calls: list[TextbookCall], *, keep: bool | Collection[str] = False, stats: bool = False
 ) -> list[Step]:
     """Make the calls, and check that their steps are those of the plan.
 

@@ -9,7 +9,7 @@ from attnscope.attention.mask_rules import Masks
 from attnscope.errors import OptionError, SizeError
 from attnscope.observe.trace import Trace
 from attnscope.options import Distribution, VectorLayout, keywords, one_of
-from attnscope.textbook.computation import Call, Computation
+from attnscope.textbook.computation import Computation, TextbookCall
 from attnscope.textbook.inputs.resolve import RunInputs, inputs_of_sdpa, open_tensors
 from attnscope.textbook.options import (
     Form,
@@ -115,7 +115,7 @@ def _plan(form: str, inputs: RunInputs, variants: Variants, masks: Masks) -> Tra
 
 def _calls(
     form: str, plan: Trace, inputs: RunInputs, variants: Variants, masks: Masks, device: str
-) -> list[Call]:
+) -> list[TextbookCall]:
     """Return the calls of a run: the projections, if there are any, then the formula."""
     from attnscope.attention.columns import sdpa_columns
     from attnscope.attention.one_query import sdpa_query
@@ -141,8 +141,8 @@ def _calls(
         name: tensors.pop(name) for name in ("X", "W_Q", "W_K", "W_V") if name in tensors
     }
     forms: dict[str, Any] = {"sdpa": sdpa, "columns": sdpa_columns, "query": sdpa_query}
-    first = [Call(project_columns if columns else project, embeddings)] if embeddings else []
-    return [*first, Call(forms[form], tensors, options)]
+    first = [TextbookCall(project_columns if columns else project, embeddings)] if embeddings else []
+    return [*first, TextbookCall(forms[form], tensors, options)]
 
 
 def _check_values(nv: int | None, inputs: RunInputs) -> None:

@@ -12,8 +12,8 @@ from attnscope.dtypes import FLOATS
 from attnscope.errors import OptionError, warn_idle
 from attnscope.observe.trace import Trace
 from attnscope.options import Distribution, keywords, one_of
-from attnscope.textbook.computation import Call, Computation
-from attnscope.textbook.inputs.layer import Layer, open_layer
+from attnscope.textbook.computation import Computation, TextbookCall
+from attnscope.textbook.inputs.layer import CheckpointLayer, open_layer
 from attnscope.textbook.inputs.modules import has_biases, module_of, numbers_in
 from attnscope.textbook.inputs.resolve import RunInputs, inputs_of_mha, open_tensors
 from attnscope.textbook.options import (
@@ -102,7 +102,7 @@ def mha_computation(
 
 
 def _of_layer(
-    layer: Layer, masking: Masking, scale: MhaScale, stages: Stages
+    layer: CheckpointLayer, masking: Masking, scale: MhaScale, stages: Stages
 ) -> tuple[Masking, MhaScale, Stages]:
     """Return the options with those that a layer implies where the user chose nothing else."""
     formula = layer.formula
@@ -147,7 +147,9 @@ def _wrong_scale(plan: Trace) -> Finding:
     )
 
 
-def _calls(plan: Trace, inputs: RunInputs, variants: Variants, masks: Masks, device: str) -> list[Call]:
+def _calls(
+    plan: Trace, inputs: RunInputs, variants: Variants, masks: Masks, device: str
+) -> list[TextbookCall]:
     """Return the call: a module of these sizes, with the user's weights or random ones."""
     shapes = {step.name: step.shape for step in plan.steps}
     self_attention = plan.options["attention"] == "self"
@@ -169,4 +171,4 @@ def _calls(plan: Trace, inputs: RunInputs, variants: Variants, masks: Masks, dev
             tensors[name] = inputs.tensor(name, shapes[name], device)
     if masks:
         tensors["mask"] = masks.build(plan.sizes, inputs.dtype, device)
-    return [Call(module, tensors, variants.of_sequences(masks))]
+    return [TextbookCall(module, tensors, variants.of_sequences(masks))]

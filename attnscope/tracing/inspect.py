@@ -33,10 +33,10 @@ from attnscope.tracing.trials import Trials, needs_values
 from attnscope.user_code.load import load_target, title_of
 
 if TYPE_CHECKING:
-    from attnscope.observe.axes.budget import Budget
-    from attnscope.observe.axes.inference import Inferred, Run
+    from attnscope.observe.axes.budget import RunBudget
+    from attnscope.observe.axes.inference import Inferred, SizedRun
     from attnscope.observe.instrument.session import Session
-    from attnscope.user_code.subject import Subject
+    from attnscope.user_code.subject import CodeSubject
 
 QUICK = 1.0
 """Seconds. Code that took less is run with other sizes on the CPU, too, as far as these are small."""
@@ -46,7 +46,7 @@ Texts = Sequence[str] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RecordingOptions:
     """Options of each run and of its recording.
 
     Attributes:
@@ -168,7 +168,7 @@ def inspect(
 
             _check_keywords(target, kwargs, call)
             args, kwargs = as_tensors((args, kwargs), target)
-            subject: Subject = live_subject(target, args, kwargs, axes or {}, where or [], call)
+            subject: CodeSubject = live_subject(target, args, kwargs, axes or {}, where or [], call)
         else:
             from attnscope.user_code.subject import read_subject
 
@@ -197,7 +197,7 @@ def inspect(
                 subject.total_bytes(), device or "cpu", hint="--device meta, which needs no memory"
             )
     n_bytes = None if memory is None else memory_budget(memory, "cpu")
-    options = RunOptions(depth, stats, keep, source, seed, train, search, n_bytes)
+    options = RecordingOptions(depth, stats, keep, source, seed, train, search, n_bytes)
     place = device if is_live else device or "cpu"
     trace = _trace(subject, title, options, place, follow or (), subexpressions, progress)
     if trace.crash is None and trace.tracing_error is None:
@@ -282,9 +282,9 @@ def _check_kind(
 
 
 def _trace(
-    subject: Subject,
+    subject: CodeSubject,
     title: str,
-    options: RunOptions,
+    options: RecordingOptions,
     device: str | None,
     follow: Sequence[str],
     subexpressions: bool,
@@ -352,7 +352,7 @@ def _trace(
     return trace
 
 
-def _compiler_notices(subject: Subject, session: Session, title: str) -> list[str]:
+def _compiler_notices(subject: CodeSubject, session: Session, title: str) -> list[str]:
     """Return notices of what `torch.compile` compiles: the target, and functions that it called."""
     notices = []
     if subject.is_compiled:
@@ -365,7 +365,7 @@ def _compiler_notices(subject: Subject, session: Session, title: str) -> list[st
     return notices
 
 
-def _explain_failure(trace: Trace, inferred: Inferred, subject: Subject) -> None:
+def _explain_failure(trace: Trace, inferred: Inferred, subject: CodeSubject) -> None:
     """Set the crash of a trace, or the error of tracing itself.
 
     Raises:
@@ -387,7 +387,7 @@ def _explain_failure(trace: Trace, inferred: Inferred, subject: Subject) -> None
         ) from base.error
 
 
-def _check_call(subject: Subject) -> None:
+def _check_call(subject: CodeSubject) -> None:
     """Raise an OptionError if the code needs arguments that its call does not give."""
     from attnscope.user_code.signatures import check_arguments
 
@@ -402,7 +402,7 @@ def _check_call(subject: Subject) -> None:
     )
 
 
-def _findings(inferred: Inferred, subject: Subject) -> list[Any]:
+def _findings(inferred: Inferred, subject: CodeSubject) -> list[Any]:
     """Return all findings, sorted by line."""
     from attnscope.observe.axes.inference import coincidences, regrouped_views
     from attnscope.observe.diagnose.findings import scale_findings
@@ -419,8 +419,12 @@ def _findings(inferred: Inferred, subject: Subject) -> list[Any]:
 
 
 def _run_first(
-    subject: Subject, session: Session, options: RunOptions, device: str | None, progress: Progress
-) -> tuple[Run, str, list[str], float]:
+    subject: CodeSubject,
+    session: Session,
+    options: RecordingOptions,
+    device: str | None,
+    progress: Progress,
+) -> tuple[SizedRun, str, list[str], float]:
     """Run a subject with its own sizes; on the CPU if meta fails for lack of values.
 
     Returns:
@@ -443,10 +447,10 @@ def _run_first(
 
 
 def _search(
-    base: Run,
-    subject: Subject,
+    base: SizedRun,
+    subject: CodeSubject,
     session: Session,
-    options: RunOptions,
+    options: RecordingOptions,
     device: str,
     seconds: float,
     progress: Progress,
@@ -503,7 +507,7 @@ def _search(
     return inferred, notices
 
 
-def _undecided(inferred: Inferred, budget: Budget) -> list[str]:
+def _undecided(inferred: Inferred, budget: RunBudget) -> list[str]:
     """Return a notice of why axes may have no names, if there is a reason."""
     notice = budget.notice(is_complete=inferred.complete)
     if notice is not None:
@@ -520,12 +524,12 @@ def _undecided(inferred: Inferred, budget: Budget) -> list[str]:
 
 
 def _run(
-    subject: Subject,
+    subject: CodeSubject,
     session: Session,
-    options: RunOptions,
+    options: RecordingOptions,
     device: str | None,
     sizes: Mapping[str, int] | None = None,
-) -> Run:
+) -> SizedRun:
     """Build the subject and record one call of it; with other sizes, its output is dropped.
 
     FlexAttention on the CPU refuses tensors with gradients: then the call is recorded without them, and
@@ -533,7 +537,7 @@ def _run(
     """
     import torch
 
-    from attnscope.observe.axes.inference import Run
+    from attnscope.observe.axes.inference import SizedRun
     from attnscope.observe.axes.observed import ObservedAxes
     from attnscope.observe.diagnose.crash import failure_of
     from attnscope.observe.diagnose.findings import Watcher
@@ -565,7 +569,7 @@ def _run(
     if not session.without_gradients and _refuses_gradients(error):
         session.without_gradients = True
         return _run(subject, session, options, device, sizes)
-    return Run(
+    return SizedRun(
         steps=recorder.steps,
         parts=recorder.parts,
         amounts=watcher.amounts,
@@ -590,7 +594,7 @@ def _refuses_gradients(error: BaseException | None) -> bool:
 
 
 def _run_untraced(
-    base: Run, subject: Subject, session: Session, options: RunOptions, device: str | None
+    base: SizedRun, subject: CodeSubject, session: Session, options: RecordingOptions, device: str | None
 ) -> None:
     """Run a subject that has failed once more, untraced and with new inputs, and blame what fails then.
 
@@ -662,12 +666,12 @@ def _drew_nothing(seed: int, device: str) -> bool:
 # Sizes and options of the trace.
 
 
-def _axes(subject: Subject) -> set[str]:
+def _axes(subject: CodeSubject) -> set[str]:
     """Return the names of the inputs' axes."""
     return {axis for axes in subject.axes.values() for axis in axes or () if isinstance(axis, str)}
 
 
-def _words(subject: Subject) -> dict[str, list[str]]:
+def _words(subject: CodeSubject) -> dict[str, list[str]]:
     """Return the names of the axes of each input; a placeholder for those without one."""
     from attnscope.observe.axes.observed import NAMELESS
 
@@ -677,7 +681,7 @@ def _words(subject: Subject) -> dict[str, list[str]]:
     }
 
 
-def _keep_names(steps: list[Step], subject: Subject) -> None:
+def _keep_names(steps: list[Step], subject: CodeSubject) -> None:
     """Name the axes of inputs as the user does, where the runs have not named them."""
     for step in steps:
         axes = subject.axes.get(step.name) if (step.how, step.depth) == ("input", 0) else None
@@ -688,7 +692,7 @@ def _keep_names(steps: list[Step], subject: Subject) -> None:
             )
 
 
-def _sizes_shown(subject: Subject, inferred: Inferred) -> dict[str, int]:
+def _sizes_shown(subject: CodeSubject, inferred: Inferred) -> dict[str, int]:
     """Return the sizes that the user named, and the defaults that name an axis."""
     dims = " ".join(axis for step in inferred.runs[0].steps for axis in step.dims or ())
     used = set(re.findall(r"[^\W\d]\w*", dims))
@@ -696,7 +700,7 @@ def _sizes_shown(subject: Subject, inferred: Inferred) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if name in subject.set_by_user or name in used}
 
 
-def _options(subject: Subject, conditions: list[Condition]) -> dict[str, Any]:
+def _options(subject: CodeSubject, conditions: list[Condition]) -> dict[str, Any]:
     """Return the equations between sizes, the user's and those that the code requires, and the draw."""
     equations = [each.text for each in subject.where]
     equations += [each.text for each in conditions if each.required]

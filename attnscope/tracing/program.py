@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError, is_a, safe_str, stored_in
 from attnscope.observe.instrument.code_swap import Relay, Silence, with_relay
-from attnscope.observe.instrument.rewrite import Site, rewrite
+from attnscope.observe.instrument.rewrite import RecordingSite, rewrite
 from attnscope.observe.torch_internals.compiler import found_by_others, hide
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class Watching:
         self.n_entered = self.n_recorded = 0  # calls
         self.called_in_child = mmap.mmap(-1, 1)  # shared memory: not 0 if a child process called it
         self.loaded_before = self._is_imported()
-        self._sites: list[Site] = []  # of all files
+        self._sites: list[RecordingSite] = []  # of all files
         self._files: set[str] = set()
         self._relays: list[tuple[Relay, int]] = []  # one per file, with the index of its first site
         self._places: set[tuple[str, int]] = set()  # where the target's code begins

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from attnscope.errors import SizeError, is_a, is_out_of_memory, safe_str, stored_in
 
 if TYPE_CHECKING:
-    from attnscope.observe.axes.budget import Budget, MemoryEstimate
-    from attnscope.observe.axes.inference import Run
+    from attnscope.observe.axes.budget import MemoryEstimate, RunBudget
+    from attnscope.observe.axes.inference import SizedRun
 
 SMALL = 64 * 2**20
 """Bytes. A run that takes more is made on meta, where tensors have shapes and no values."""
@@ -30,9 +30,9 @@ class Trials:
 
     def __init__(
         self,
-        run: Callable[[str, Mapping[str, int]], Run],
+        run: Callable[[str, Mapping[str, int]], SizedRun],
         estimate: MemoryEstimate,
-        budget: Budget,
+        budget: RunBudget,
         *,
         quick: bool,
         report: Callable[[int], None],
@@ -44,7 +44,7 @@ class Trials:
         self.report = report
         self.needs_values = False
 
-    def __call__(self, sizes: dict[str, int]) -> Run:
+    def __call__(self, sizes: dict[str, int]) -> SizedRun:
         """Run the code with other sizes, unless that would exceed the budget."""
         if not self.budget.start():
             return _not_run(sizes)
@@ -62,7 +62,7 @@ class Trials:
             run = self._within_budget("cpu", sizes, self.budget.n_bytes)
         return run if run is not None else _not_run(sizes)
 
-    def _within_budget(self, device: str, sizes: dict[str, int], most_bytes: int) -> Run | None:
+    def _within_budget(self, device: str, sizes: dict[str, int], most_bytes: int) -> SizedRun | None:
         """Run the code; return None if that takes too much memory or time."""
         from attnscope.observe.axes.budget import OverBudget
         from attnscope.observe.instrument.meter import Meter
@@ -83,7 +83,7 @@ class Trials:
         return None if is_a(run.error, OverBudget) else run
 
 
-def needs_values(run: Run) -> bool:
+def needs_values(run: SizedRun) -> bool:
     """Return whether code failed because tensors on meta have no values."""
     return run.error is not None and "meta" in safe_str(run.error)
 
@@ -100,7 +100,7 @@ def _release(error: BaseException | None) -> None:
         error = stored_in(error, "__cause__") or stored_in(error, "__context__")
 
 
-def _not_run(sizes: Mapping[str, int]) -> Run:
-    from attnscope.observe.axes.inference import Run
+def _not_run(sizes: Mapping[str, int]) -> SizedRun:
+    from attnscope.observe.axes.inference import SizedRun
 
-    return Run([], {}, error=SizeError(f"the budget does not allow a run with {dict(sizes)}."))
+    return SizedRun([], {}, error=SizeError(f"the budget does not allow a run with {dict(sizes)}."))

@@ -18,7 +18,7 @@ from attnscope.user_code.specs import (
     InputTuple,
     Plain,
     Same,
-    Tensor,
+    TensorSpec,
     Value,
     computed_in,
     not_a_value,
@@ -43,7 +43,7 @@ class Argument:
     name: str | None
     value: Input | Same
 
-    def tensors(self) -> list[tuple[str, Tensor]]:
+    def tensors(self) -> list[tuple[str, TensorSpec]]:
         """Return its tensors, each with its label: `name[0]` for the first of a tuple."""
         return list(_tensors(self.label, self.value))
 
@@ -166,15 +166,15 @@ def _settings(init: Values, inputs: Sequence[Argument]) -> set[str]:
     return found[True] - found[False]
 
 
-def _tensors(label: str, value: Input | Same) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
+def _tensors(label: str, value: Input | Same) -> Iterator[tuple[str, TensorSpec]]:
+    if isinstance(value, TensorSpec):
         yield label, value
     elif isinstance(value, InputTuple):
         for i, member in enumerate(value.members):
             yield from _tensors(f"{label}[{i}]", member)
 
 
-def _learn_axes(sizes: Sizes, label: str, tensor: Tensor) -> None:
+def _learn_axes(sizes: Sizes, label: str, tensor: TensorSpec) -> None:
     """Learn the sizes in a tensor's specification, and compare a file's shape with them."""
     for axis in tensor.axes or ():
         if axis.name and axis.size:

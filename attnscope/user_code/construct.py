@@ -13,12 +13,12 @@ from attnscope.process import devices
 from attnscope.user_code.configurations import copy_of
 from attnscope.user_code.load import describe
 from attnscope.user_code.specs import (
+    CollectionSpec,
     Computed,
     Configuration,
     Construction,
-    Display,
     Plain,
-    Tensor,
+    TensorSpec,
     Value,
     members_of,
     numbers_in,
@@ -41,7 +41,7 @@ def make_value(value: Value, name: str | None, sizes: Mapping[str, int], *, wrap
         for key, inner in members_of(value)
         if not isinstance(value, Configuration) or _changes(key, inner, sizes)
     ]
-    if isinstance(value, Display):
+    if isinstance(value, CollectionSpec):
         return dict(pairs) if value.kind is dict else value.kind(inner for _, inner in pairs)
     if isinstance(value, Configuration):
         return copy_of(value.value, dict(pairs))
@@ -114,7 +114,7 @@ def _short(value: Any) -> str:
 # Drawing
 
 
-def shape_in(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def shape_in(tensor: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return a tensor's shape with the sizes of a run."""
     if tensor.axes is None:
         return tensor.file.shape if tensor.file else ()

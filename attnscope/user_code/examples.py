@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscope.user_code.signatures import VARIADIC, Callee
-from attnscope.user_code.specs import Axis, Input, Tensor
+from attnscope.user_code.specs import AxisSpec, Input, TensorSpec
 
 WIDTH = re.compile(r"^d$|^d_|dim|embed|embd|hidden|feat|width|channels|model_size|input_size")
 HEADS = re.compile(r"heads?$")
@@ -67,10 +67,10 @@ class Example:
         return " ".join(self._inputs(missing, axes))
 
     @property
-    def _tensors(self) -> list[Tensor]:
+    def _tensors(self) -> list[TensorSpec]:
         """The inputs that are drawn with axes alone."""
-        tensors = [value for _, value in self.inputs if isinstance(value, Tensor)]
-        return [each for each in tensors if each.axes and each == Tensor(each.axes)]
+        tensors = [value for _, value in self.inputs if isinstance(value, TensorSpec)]
+        return [each for each in tensors if each.axes and each == TensorSpec(each.axes)]
 
     def _inputs(self, names: Sequence[str], axes: str) -> list[str]:
         """Return an option for each missing argument of the call; an axis has its size once."""
@@ -83,11 +83,11 @@ class Example:
         return options
 
 
-def _text(tensor: Any, axis: Axis | None = None, name: str | None = None) -> str:
+def _text(tensor: Any, axis: AxisSpec | None = None, name: str | None = None) -> str:
     """Return the axes of a tensor as a user writes them, with another name for one of them."""
-    axes: list[Axis] = list(tensor.axes)
+    axes: list[AxisSpec] = list(tensor.axes)
     for place, each in enumerate(axes):
         is_last = place == len(axes) - 1
         if axis and (each.name == axis.name if axis.name else is_last and each == axis):
-            axes[place] = Axis(name, None)
+            axes[place] = AxisSpec(name, None)
     return ",".join(each.text for each in axes)

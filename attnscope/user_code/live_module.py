@@ -24,8 +24,8 @@ from attnscope.user_code.agreement import Argument, agree_on_sizes
 from attnscope.user_code.equations import read_where
 from attnscope.user_code.load import Loaded
 from attnscope.user_code.signatures import Callee, integer_defaults, positional_names, signature_of
-from attnscope.user_code.specs import Axis, Input, InputTuple, Plain, Tensor
-from attnscope.user_code.subject import Built, Subject
+from attnscope.user_code.specs import AxisSpec, Input, InputTuple, Plain, TensorSpec
+from attnscope.user_code.subject import Built, CodeSubject
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ class LiveTensor:
 
 
 @dataclass(frozen=True)
-class LiveSubject(Subject):
+class LiveSubject(CodeSubject):
     """An existing module or function, with its arguments.
 
     Attributes:
@@ -322,8 +322,8 @@ def _input(label: str, value: Any, dims: Mapping[str, Dims]) -> Input:
         named = dims.get(label)
         axes = None
         if named is not None:
-            axes = tuple(Axis(x, None) if isinstance(x, str) else Axis(None, x) for x in named)
-        return Tensor(axes, file=cast(TensorFile, LiveTensor(label, value)))
+            axes = tuple(AxisSpec(x, None) if isinstance(x, str) else AxisSpec(None, x) for x in named)
+        return TensorSpec(axes, file=cast(TensorFile, LiveTensor(label, value)))
     if type(value) in (tuple, list) and any(_tensors(label, value)):
         return InputTuple(tuple(_input(f"{label}[{i}]", member, dims) for i, member in enumerate(value)))
     return Plain(value)

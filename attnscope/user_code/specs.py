@@ -93,7 +93,7 @@ class Computed:
 
 
 @dataclass(frozen=True)
-class Display:
+class CollectionSpec:
     """A dictionary, list or tuple of values.
 
     Attributes:
@@ -118,7 +118,7 @@ class Configuration:
     settings: tuple[tuple[str, Value], ...]
 
 
-class Axis(NamedTuple):
+class AxisSpec(NamedTuple):
     """An axis of a tensor: its name, its size, or both; or an expression of sizes, which is its name."""
 
     name: str | None
@@ -135,7 +135,7 @@ class Axis(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorSpec:
     """A tensor to draw, or to read from a file.
 
     Attributes:
@@ -145,7 +145,7 @@ class Tensor:
         file: the file to read.
     """
 
-    axes: tuple[Axis, ...] | None
+    axes: tuple[AxisSpec, ...] | None
     dtype: str | None = None
     high: str | int | None = None
     file: TensorFile | None = None
@@ -155,7 +155,7 @@ class Tensor:
         """The name of its only axis, if nothing else is specified."""
         axes = self.axes or ()
         alone = len(axes) == 1 and axes[0].size is None
-        return axes[0].name if alone and self == Tensor(axes) else None
+        return axes[0].name if alone and self == TensorSpec(axes) else None
 
     @property
     def dims(self) -> tuple[str | int, ...] | None:
@@ -184,8 +184,8 @@ class Same:
 DEEPEST = 400
 """The most brackets in one another."""
 
-Value: TypeAlias = Plain | Construction | Computed | Display | Configuration
-Input: TypeAlias = Value | Tensor | InputTuple
+Value: TypeAlias = Plain | Construction | Computed | CollectionSpec | Configuration
+Input: TypeAlias = Value | TensorSpec | InputTuple
 
 
 def value_of(value: Any, depth: int = 4) -> Value:
@@ -196,11 +196,13 @@ def value_of(value: Any, depth: int = 4) -> Value:
         depth: the maximal depth of nested dictionaries and configurations.
     """
     if depth and type(value) is dict:
-        return Display(dict, tuple((key, value_of(each, depth - 1)) for key, each in value.items()))
+        return CollectionSpec(
+            dict, tuple((key, value_of(each, depth - 1)) for key, each in value.items())
+        )
     if depth and type(value) in (list, tuple):
         members = [value_of(each, depth - 1) for each in value]
         if not all(isinstance(each, Plain) for each in members):
-            return Display(type(value), tuple((None, each) for each in members))
+            return CollectionSpec(type(value), tuple((None, each) for each in members))
     settings = []
     for name, each in settings_of(value).items() if depth else ():
         inner = value_of(each, depth - 1)
@@ -213,7 +215,7 @@ def members_of(value: Input) -> Sequence[tuple[Any, Value]]:
     """Return the values that a value contains, each with its name or key, if it has one."""
     if isinstance(value, Construction):
         return value.arguments or ()
-    if isinstance(value, Display):
+    if isinstance(value, CollectionSpec):
         return value.members
     return value.settings if isinstance(value, Configuration) else ()
 
@@ -301,7 +303,7 @@ def not_a_value(
     )
 
 
-def _display(place: str, text: str) -> Display | None:
+def _display(place: str, text: str) -> CollectionSpec | None:
     """Parse a dictionary, list or tuple of values; return None for any other text."""
     kinds: dict[str, type] = {"{}": dict, "[]": list, "()": tuple}
     kind = kinds.get(text[:1] + text[-1:])
@@ -311,7 +313,7 @@ def _display(place: str, text: str) -> Display | None:
     if not parts[-1]:
         parts.pop()
     if kind is not dict:
-        return Display(kind, tuple((None, _value(place, None, part)) for part in parts))
+        return CollectionSpec(kind, tuple((None, _value(place, None, part)) for part in parts))
     members = []
     for part in parts:
         key_text, *rest = _split(part, ":")
@@ -319,7 +321,7 @@ def _display(place: str, text: str) -> Display | None:
         if not isinstance(key, Plain) or not rest:
             raise OptionError(f"{place}: {part} is not an item of a dictionary.", hint='{"NAME": VALUE}')
         members.append((key.value, _value(place, str(key.value), ":".join(rest).strip())))
-    return Display(kind, tuple(members))
+    return CollectionSpec(kind, tuple(members))
 
 
 def _arguments(place: str, text: str) -> list[tuple[str | None, Value]]:
@@ -411,7 +413,7 @@ def _input(name: str | None, text: str, label: str) -> Input:
     )
 
 
-def _tensor(label: str, text: str) -> Tensor:
+def _tensor(label: str, text: str) -> TensorSpec:
     """Parse AXES, AXES@DTYPE, AXES<HIGH, AXES@FILE or @FILE."""
     match = re.fullmatch(r"([^@<]*)(?:<([^@]*))?(?:@(.*))?", text, re.DOTALL)
     assert match, "every part may be empty"
@@ -425,7 +427,7 @@ def _tensor(label: str, text: str) -> Tensor:
                 f"--input {label}: the values come from {at}, and are not drawn below {high}.",
                 hint=f"--input {label}={axes_text}@{at}",
             )
-        return Tensor(axes, file=open_tensor(label, at, allow_complex=True))
+        return TensorSpec(axes, file=open_tensor(label, at, allow_complex=True))
     if axes is None:
         raise OptionError(
             f"--input {label}: {text or 'nothing'} names no axes.",
@@ -438,7 +440,7 @@ def _tensor(label: str, text: str) -> Tensor:
             hint=f"--input {label}={axes_text}@{near[0] if near else 'float32'}, or a file that ends in"
             f" {', '.join(FORMATS)}",
         )
-    return Tensor(axes, *_dtype_and_bound(label, axes_text, at, high))
+    return TensorSpec(axes, *_dtype_and_bound(label, axes_text, at, high))
 
 
 def _dtype_and_bound(
@@ -475,7 +477,7 @@ def _dtype_and_bound(
     return dtype, int(high)
 
 
-def _axes(label: str, text: str) -> tuple[Axis, ...]:
+def _axes(label: str, text: str) -> tuple[AxisSpec, ...]:
     if re.fullmatch(r"\(\s*\)", text):
         return ()
     parts = text.removesuffix(",").split(",")
@@ -497,17 +499,17 @@ def _axes_hint(label: str, text: str) -> str:
     return f"{axes}, or with names {start}{','.join(named)}"
 
 
-def _axis(label: str, place: int, text: str) -> Axis:
+def _axis(label: str, place: int, text: str) -> AxisSpec:
     match = re.fullmatch(rf"(?:({NAME})\s*:\s*)?(-?[0-9]{{1,1000}})|({NAME})", text)
     value = parse_expression(text) if not match else None
     if value is not None and value.words and not value.word:
-        return Axis(str(value), None, value)
+        return AxisSpec(str(value), None, value)
     if not match:
         raise OptionError(
             f"--input {label}: {text or 'nothing'} is not an axis.",
             hint=_axes_hint(label, text),
         )
     if match[3]:
-        return Axis(match[3], None)
+        return AxisSpec(match[3], None)
     check_sizes({match[1] or f"axis {place} of {label}": int(match[2])})
-    return Axis(match[1], int(match[2]))
+    return AxisSpec(match[1], int(match[2]))

@@ -1,6 +1,6 @@
 """The subject of a trace: a class or function, its sizes, and its arguments.
 
-`read_subject` finds all errors that can be found without running a constructor; `Subject.build`
+`read_subject` finds all errors that can be found without running a constructor; `CodeSubject.build`
 constructs the instance and draws the inputs, with the original sizes or with others.
 """
 
@@ -36,7 +36,7 @@ from attnscope.user_code.specs import (
     InputTuple,
     Plain,
     Same,
-    Tensor,
+    TensorSpec,
     Value,
     members_of,
     read_init,
@@ -85,7 +85,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Subject:
+class CodeSubject:
     """A class or function to trace, with its sizes and arguments.
 
     Attributes:
@@ -305,8 +305,8 @@ class Subject:
 def _has_named_sizes(value: Input | Same) -> bool:
     """Return whether a value contains no numbers without a name, as a tuple does."""
     if isinstance(value, InputTuple):
-        return all(isinstance(each, Tensor) or each == Plain(None) for each in value.members)
-    named = isinstance(value, Tensor | Same | Computed)
+        return all(isinstance(each, TensorSpec) or each == Plain(None) for each in value.members)
+    named = isinstance(value, TensorSpec | Same | Computed)
     return named or (isinstance(value, Plain) and isinstance(value.value, int | float | str | None))
 
 
@@ -315,7 +315,7 @@ def _drawn(value: Input | Same, made: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, InputTuple):
         for member, each in zip(value.members, made, strict=True):
             yield from _drawn(member, each)
-    elif isinstance(value, Tensor) and not value.file:
+    elif isinstance(value, TensorSpec) and not value.file:
         yield made
 
 
@@ -327,7 +327,7 @@ def read_subject(
     call: str | None,
     dtype: str,
     distribution: str | None = None,
-) -> Subject:
+) -> CodeSubject:
     """Parse the specifications of a target's arguments, and solve for all sizes.
 
     Args:
@@ -382,7 +382,7 @@ def read_subject(
     sizes, set_by_user = agree_on_sizes(
         init_values, arguments, [*equations, *in_axes], defaults, title, option
     )
-    return Subject(
+    return CodeSubject(
         loaded=loaded,
         callee=target,
         init=init_values,
@@ -426,7 +426,7 @@ def _same_objects(arguments: list[Argument], sizes: Collection[str]) -> list[Arg
     def original(label: str) -> str:
         """Return the argument that this one is: Q for `V=K` and `K=Q`."""
         labels = [label]
-        while isinstance(value := objects.get(labels[-1]), Tensor) and value.word in objects:
+        while isinstance(value := objects.get(labels[-1]), TensorSpec) and value.word in objects:
             if value.word in labels:  # each is the other
                 return label
             labels.append(value.word)

@@ -13,7 +13,7 @@ from attnscope.checkpoints.result import WeightSlice
 from attnscope.checkpoints.tensor_names import GGUF
 from attnscope.errors import ModelError
 from attnscope.models.heads.result import HeadRow
-from attnscope.weights.matrix_change import MatrixChange, Measured, circuit_change
+from attnscope.weights.matrix_change import MatrixChange, RelativeChange, circuit_change
 
 CIRCUITS = {"QK": ("W_Q", "W_K", "W_Qᵀ·W_K"), "OV": ("W_O", "W_V", "W_O·W_V")}
 """Each circuit's factors, and its formula."""
@@ -148,7 +148,7 @@ class LayerDifference:
         return pairs
 
 
-def _value(name: str, measured: dict[str, Measured]) -> float | None:
+def _value(name: str, measured: dict[str, RelativeChange]) -> float | None:
     """Return the value of a metric."""
     if name.startswith("rank_"):
         return measured[name.removeprefix("rank_")].rank

@@ -40,14 +40,14 @@ computing a rotation in the same dtype several."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class RelativeChange:
     """A change: its relative size, infinite if A is 0; and its rank. None: a value is not finite."""
 
     relative: float | None
     rank: int | None
 
 
-EQUAL = Measured(0.0, 0)
+EQUAL = RelativeChange(0.0, 0)
 
 
 class MatrixChange:
@@ -71,7 +71,7 @@ class MatrixChange:
         return bool((a.array.view(bits) == b.array.view(bits)).all())
 
     @cached_property
-    def measured(self) -> Measured:
+    def measured(self) -> RelativeChange:
         """The relative change and its rank; of a bias, only its relative change."""
         import numpy as np
 
@@ -80,14 +80,14 @@ class MatrixChange:
         if self.a.array.ndim == 1:
             a, b = _exact(self.a), _exact(self.b)
             if not np.isfinite(a).all() or not np.isfinite(b).all():
-                return Measured(None, None)
-            return Measured(_ratio(_norm(b - a), _norm(a)), None)
+                return RelativeChange(None, None)
+            return RelativeChange(_ratio(_norm(b - a), _norm(a)), None)
         factor = self.factor
         if not factor.finite:
-            return Measured(None, None)
+            return RelativeChange(None, None)
         sigma = np.linalg.svd(factor.change, compute_uv=False)
         rank = int((sigma > factor.rounding).sum())
-        return Measured(_ratio(_norm(factor.change), _norm(factor.before)), rank)
+        return RelativeChange(_ratio(_norm(factor.change), _norm(factor.before)), rank)
 
     @cached_property
     def factor(self) -> Factor:
@@ -147,7 +147,7 @@ class Factor:
         return max(float(np.linalg.eigvalsh(gram)[-1]) for gram in grams) ** 0.5
 
 
-def circuit_change(left: MatrixChange, right: MatrixChange) -> Measured:
+def circuit_change(left: MatrixChange, right: MatrixChange) -> RelativeChange:
     """Measure the change of a product of two matrices of a head, contracted over d_head.
 
     If the change of one factor undoes that of the other up to rounding, as a rotation of the head's
@@ -162,7 +162,7 @@ def circuit_change(left: MatrixChange, right: MatrixChange) -> Measured:
         return EQUAL
     one, other = left.factor, right.factor
     if not (one.finite and other.finite):
-        return Measured(None, None)
+        return RelativeChange(None, None)
     terms = one.change @ other.after.T, one.before @ other.change.T
     change = terms[0] + terms[1]
     unit = max(one.unit, other.unit)
@@ -175,7 +175,7 @@ def circuit_change(left: MatrixChange, right: MatrixChange) -> Measured:
     sigma = np.linalg.svd(change, compute_uv=False)
     tolerance = one.rounding * other.spectral_norm + one.spectral_norm * other.rounding
     rank = int((sigma > tolerance).sum())
-    return Measured(_ratio(norm, _norm(one.before @ other.before.T)), rank)
+    return RelativeChange(_ratio(norm, _norm(one.before @ other.before.T)), rank)
 
 
 def _triangle(rows: np.ndarray, precise: bool) -> np.ndarray:

@@ -17,7 +17,7 @@ from attnscope.checkpoints.tensor_names import PARTS, Stack, choose_stack, find_
 from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.document.result import Check
 from attnscope.errors import ModelError
-from attnscope.models.attention_hook import AttentionInputs, Call, attending, observing
+from attnscope.models.attention_hook import AttentionCall, AttentionInputs, attending, observing
 from attnscope.models.load import as_model_error, load_config, load_model, load_tokenizer
 from attnscope.process.default_dtype import default_dtype
 
@@ -62,7 +62,7 @@ class LayerRun:
     outputs: dict[str, torch.Tensor]
     turn: int
     batch: dict[str, Any]
-    call: Call | None
+    call: AttentionCall | None
     attention: torch.Tensor | None
     mask: torch.Tensor | None
 
@@ -111,7 +111,7 @@ def _run_model(model: Any, checkpoint: Checkpoint, head: HeadWeights, *, maps: b
         shared |= {} if head.latent.d_CQ is None else {"DQ": DOWN_Q, "g_Q": NORM_Q}
         modules |= {part: model.get_submodule(f"{place}.{name}") for part, name in shared.items()}
     captured: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
 
     def record(part: str, inputs: Any, output: Any) -> None:
         # Copies, because some models later overwrite these tensors in place.

@@ -43,10 +43,10 @@ from models.readers import WORDS, save_tokenizer
 
 from attnscope.attention.blocks import of_weights
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.heads.batches import Batch, Encoded
+from attnscope.heads.batches import Encoded, TextBatch
 from attnscope.heads.measurer import HeadMeasurer, run
 from attnscope.heads.statistics import Accumulator
-from attnscope.models.head_metrics import METRICS, Side, WeightRows
+from attnscope.models.head_metrics import METRICS, AxisTokens, WeightRows
 from attnscope.models.memory_plan import plan_run
 from attnscope.units import bytes_text
 
@@ -75,20 +75,20 @@ def model_of(attention: str) -> LlamaForCausalLM:
         return LlamaForCausalLM(config).eval()
 
 
-def batch_of(n: int) -> Batch:
+def batch_of(n: int) -> TextBatch:
     ids = torch.randint(3, SHAPE["vocab_size"], (1, n), generator=torch.Generator().manual_seed(1))
     none = torch.zeros(1, n, dtype=torch.bool)
     first = torch.arange(n)[None] == 0
-    side = Side(ids.int(), ~none, none, none, ids % 10 == 0, first)
-    return Batch({"input_ids": ids}, side, None, [Encoded({"input_ids": ids[0].tolist()}, None, n)])
+    side = AxisTokens(ids.int(), ~none, none, none, ids % 10 == 0, first)
+    return TextBatch({"input_ids": ids}, side, None, [Encoded({"input_ids": ids[0].tolist()}, None, n)])
 
 
-def plain(model: LlamaForCausalLM, batch: Batch) -> None:
+def plain(model: LlamaForCausalLM, batch: TextBatch) -> None:
     with torch.no_grad():
         model(batch.inputs["input_ids"])
 
 
-def layers(model: LlamaForCausalLM, batch: Batch) -> None:
+def layers(model: LlamaForCausalLM, batch: TextBatch) -> None:
     run(model, batch)
 
 
@@ -98,11 +98,11 @@ def measurer_of(model: LlamaForCausalLM, n: int) -> HeadMeasurer:
     return HeadMeasurer(Checkpoint("the model", None), model, list(METRICS), **options)
 
 
-def heads(model: LlamaForCausalLM, batch: Batch) -> Accumulator:
+def heads(model: LlamaForCausalLM, batch: TextBatch) -> Accumulator:
     return measurer_of(model, len(batch.texts[0].inputs["input_ids"])).measure(batch)
 
 
-def eager(model: LlamaForCausalLM, batch: Batch) -> Accumulator:
+def eager(model: LlamaForCausalLM, batch: TextBatch) -> Accumulator:
     """The same metrics of the maps of all layers, which `output_attentions` returns."""
     measurer, accumulator = measurer_of(model, len(batch.texts[0].inputs["input_ids"])), Accumulator()
     with torch.no_grad():
@@ -183,7 +183,7 @@ def in_a_command(folder: Path, n: int) -> tuple[int, int]:
         told["plan"] = of_run.total
         return of_run
 
-    def measured(self: HeadMeasurer, batch: Batch) -> Accumulator:
+    def measured(self: HeadMeasurer, batch: TextBatch) -> Accumulator:
         gc.collect()
         forget_the_largest()
         before = largest()

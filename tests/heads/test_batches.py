@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import OptionError
-from attnscope.heads.batches import Batch, Encoded, Reader, is_punctuation
+from attnscope.heads.batches import Encoded, Reader, TextBatch, is_punctuation
 from attnscope.models.load import load_config, load_model
 
 CLS, SEP, POINT = WORDS.index("[CLS]"), WORDS.index("[SEP]"), WORDS.index(".")
@@ -289,7 +289,7 @@ def test_the_beginning_of_a_batch_is_of_its_first_text(reader_of):
     reader = reader_of("bart")
     batch = reader.batch(reader.read(TEXTS, TEXTS))
     few = batch.first(3)
-    assert isinstance(few, Batch)
+    assert isinstance(few, TextBatch)
     assert few.texts == batch.texts[:1]
     assert {tuple(tensor.shape) for tensor in few.inputs.values()} == {(1, 3)}
     assert few.source.ids.tolist() == batch.source.ids[:1, :3].tolist()

@@ -20,7 +20,7 @@ from sweeps import swept
 
 from attnscope.errors import AttnscopeError, FileError, OptionError
 from attnscope.heads import corpus as module
-from attnscope.heads.corpus import LONGEST, STRETCH, WINDOW, Corpus, Position, Window, open_corpus
+from attnscope.heads.corpus import LONGEST, STRETCH, WINDOW, Corpus, CorpusWindow, Position, open_corpus
 
 PLAIN = ["x.txt", "x.txt.gz", "-"]
 BEGINNING = Position()
@@ -45,12 +45,12 @@ def stored(name: str, data: bytes):
     yield
 
 
-def windows_of(name: str, data: bytes, start: Position = BEGINNING, **fields) -> list[Window]:
+def windows_of(name: str, data: bytes, start: Position = BEGINNING, **fields) -> list[CorpusWindow]:
     with stored(name, data):
         return list(open_corpus(name, **fields).windows(start))
 
 
-def texts_of(windows: list[Window]) -> list[tuple]:
+def texts_of(windows: list[CorpusWindow]) -> list[tuple]:
     return [(text.line, text.text, text.target) for window in windows for text in window.texts]
 
 

@@ -15,7 +15,7 @@ from sweeps import swept
 
 from attnscope.attention.blocks import BlockedAttention
 from attnscope.errors import ModelError
-from attnscope.heads.batches import Batch, Reader
+from attnscope.heads.batches import Reader, TextBatch
 from attnscope.heads.measurer import HeadMeasurer, run
 from attnscope.heads.statistics import Accumulator
 from attnscope.models import attention_hook as observe
@@ -222,7 +222,7 @@ def test_narrow_dtypes_are_measured_in_float32(families, family, dtype):
     assert_equal(rows, loop_over(captured, batch, made))
 
 
-def loop_over(captured: list[AttentionInputs], batch: Batch, family: Family) -> dict[Head, list]:
+def loop_over(captured: list[AttentionInputs], batch: TextBatch, family: Family) -> dict[Head, list]:
     """What a loop finds in the queries and keys of a batch."""
     found: dict[Head, list] = {}
     numbers = {"encoder": 0, "decoder": 0, "cross": 0, "self": 0}

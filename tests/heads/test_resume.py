@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays_of
 
 from attnscope.errors import FileError, OptionError
 from attnscope.heads import resume
-from attnscope.heads.resume import Part, RunState, load_state, save_state
+from attnscope.heads.resume import RunState, WindowProgress, load_state, save_state
 from attnscope.heads.statistics import Accumulator
 
 SETTINGS = {
@@ -47,7 +47,10 @@ def of_texts(seed: int, sequences: int = 40, tokens: int = 512) -> Accumulator:
 
 def of_run(seed: int = 0) -> RunState:
     """A run over some of a corpus, in which two windows more were begun."""
-    parts = {0: Part(3, of_texts(seed + 1, 9, 100)), 2: Part(0, Accumulator(empty=2))}
+    parts = {
+        0: WindowProgress(3, of_texts(seed + 1, 9, 100)),
+        2: WindowProgress(0, Accumulator(empty=2)),
+    }
     return RunState(
         of_texts(seed), 57, 2**40 + 1, 2, (7, "is no text"), 0.1 + 0.2, False, "its own", parts
     )
@@ -254,10 +257,15 @@ def test_a_window_more_is_added_to_what_was_read():
 
 def test_windows_that_were_begun_come_nearer_with_every_one_that_is_read():
     state = replace(
-        of_run(), parts={0: Part(1, Accumulator()), 1: Part(2, Accumulator()), 4: Part(5, Accumulator())}
+        of_run(),
+        parts={
+            0: WindowProgress(1, Accumulator()),
+            1: WindowProgress(2, Accumulator()),
+            4: WindowProgress(5, Accumulator()),
+        },
     )
     after = state.after(Stretch(90, 2**42), Accumulator())
-    assert after.parts == {0: Part(2, Accumulator()), 3: Part(5, Accumulator())}
+    assert after.parts == {0: WindowProgress(2, Accumulator()), 3: WindowProgress(5, Accumulator())}
 
 
 def test_the_whole_is_all_that_was_measured():

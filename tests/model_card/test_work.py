@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attnscope.checkpoints.headers import read_headers
 from attnscope.checkpoints.model_files import find_model_files
-from attnscope.model_card.anatomy import Anatomy, Indexer, LayerAnatomy, LayerCache
+from attnscope.model_card.anatomy import Indexer, LayerAnatomy, LayerCache, ModelAnatomy
 from attnscope.model_card.from_config import anatomy_of
 from attnscope.model_card.result import PartCount, WeightsCount
 from attnscope.model_card.weights import count_weights
@@ -98,7 +98,7 @@ def test_an_encoder_sees_all_tokens(tmp_path):
     layer = LayerAnatomy("full", 6, 6, 4, 4)
     files = find_model_files(tmp_path)
     work = work_of(
-        Anatomy("bert", 2, 24, (layer, layer)),
+        ModelAnatomy("bert", 2, 24, (layer, layer)),
         7,
         3,
         0,
@@ -187,7 +187,7 @@ def weights_of(n_attention, n_mlp, n_expert=0, n_active=None):
 
 
 def decoder(*layers):
-    return Anatomy("tiny", len(layers), 24, layers)
+    return ModelAnatomy("tiny", len(layers), 24, layers)
 
 
 FULL = LayerAnatomy("full", 6, 3, 7, 5, cache=LayerCache(3 * (7 + 5)))
@@ -258,7 +258,7 @@ def test_what_is_not_known_is_said(layer, words):
 
 def test_weights_of_an_encoder_and_a_decoder_are_not_counted_as_one():
     cross = LayerAnatomy("cross", 6, 6, 4, 4, cache=LayerCache(per_source_token=48))
-    anatomy = Anatomy("t5", 1, 24, (FULL,), (cross,))
+    anatomy = ModelAnatomy("t5", 1, 24, (FULL,), (cross,))
     work = work_of(anatomy, 9, 1, 0, 2, n_source=5, weights=weights_of(300, 700, n_active=1100))
     assert work.prefill.attention == prefill_flops(FULL, 9, 0) + 9 * 5 * 2 * 6 * (4 + 4)
     assert work.prefill.rest is work.bytes_moved is None

@@ -13,7 +13,7 @@ from models.readers import save_reader
 from transformers import AutoTokenizer
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.heads.batches import Batch, Reader
+from attnscope.heads.batches import Reader, TextBatch
 from attnscope.heads.measurer import HeadMeasurer
 from attnscope.heads.statistics import Accumulator
 from attnscope.models.head_metrics import METRICS
@@ -51,7 +51,7 @@ class Family:
     def model(self, **options: Any) -> Any:
         return load_model(self.checkpoint, load_config(self.checkpoint), **options)
 
-    def measurer(self, *, dtype: str | None = None, **options: Any) -> tuple[HeadMeasurer, Batch]:
+    def measurer(self, *, dtype: str | None = None, **options: Any) -> tuple[HeadMeasurer, TextBatch]:
         """What measures its heads, and all the texts in one batch; it is probed with the longest."""
         model = self.model(dtype=dtype)
         reader = Reader(model, load_tokenizer(self.checkpoint))
@@ -159,7 +159,7 @@ def maps_of(output: Any, config: Any) -> Iterator[tuple[str, int, torch.Tensor]]
             yield stack, attends[number] if attends else number, of_layer[0]
 
 
-def rows_of(measurer: HeadMeasurer, batch: Batch) -> dict[Head, HeadRow]:
+def rows_of(measurer: HeadMeasurer, batch: TextBatch) -> dict[Head, HeadRow]:
     return rows_in(measurer, measurer.measure(batch))
 
 

@@ -8,7 +8,7 @@ from models.families import ASKED, BERT, LLAMA, T5, build
 from sweeps import swept
 
 from attnscope.attention.observed import observed
-from attnscope.models.attention_hook import Call, observing
+from attnscope.models.attention_hook import AttentionCall, observing
 from attnscope.models.layers import stack_of
 
 TEXT = sorted(set(ASKED) - {"whisper", "wav2vec2", "hubert", "vit", "deit", "beit", "dinov2", "dinov3_vit"}
@@ -46,8 +46,8 @@ def of_family(family, attention):
     return build(family, attention, **MORE.get(family, {})).float()
 
 
-def watch(model, **given) -> tuple[list[Call], torch.Tensor]:
-    calls: list[Call] = []
+def watch(model, **given) -> tuple[list[AttentionCall], torch.Tensor]:
+    calls: list[AttentionCall] = []
     with torch.no_grad(), observing(model, calls.append):
         output = model(**given)
     return calls, output[0]

@@ -17,7 +17,7 @@ from attnscope.models.head_metrics import (
     METRICS,
     PAIRS,
     POSITIONS,
-    Side,
+    AxisTokens,
     TokenBlock,
     WeightRows,
     meaning,
@@ -34,7 +34,7 @@ def side(
     padding: int = 0,
     separators: tuple[int, ...] = (),
     punctuation: tuple[int, ...] = (),
-) -> Side:
+) -> AxisTokens:
     """Tokens, of which so many of the last sequence are padding, and some numbers of a kind."""
     numbers = torch.tensor(ids).view(-1, len(ids) if isinstance(ids[0], int) else len(ids[0]))
     real = torch.ones_like(numbers).bool()
@@ -42,17 +42,21 @@ def side(
         real[-1, -padding:] = False
     kinds = [torch.isin(numbers, torch.tensor(kind)) & real for kind in (separators, punctuation)]
     sink = kinds[0] | (torch.arange(numbers.shape[1]) == 0)
-    return Side(numbers.masked_fill(~real, -1), real, kinds[0].clone(), *kinds, sink)
+    return AxisTokens(numbers.masked_fill(~real, -1), real, kinds[0].clone(), *kinds, sink)
 
 
-def rows_for(name: str, query_side: Side, key_side: Side, *, cross: bool = False) -> WeightRows:
+def rows_for(
+    name: str, query_side: AxisTokens, key_side: AxisTokens, *, cross: bool = False
+) -> WeightRows:
     """What gathers for one metric."""
     metric = (CROSS if cross else METRICS)[name]
     positions = [] if metric.position is None else [metric.position]
     return WeightRows(query_side, key_side, positions, [] if metric.pair is None else [metric.pair])
 
 
-def measured(name: str, weights: list, query_side: Side, key_side: Side | None = None) -> list:
+def measured(
+    name: str, weights: list, query_side: AxisTokens, key_side: AxisTokens | None = None
+) -> list:
     """A metric of each query; None where the query does not count.
 
     Args:

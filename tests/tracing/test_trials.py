@@ -8,7 +8,7 @@ import torch
 
 import attnscope
 from attnscope.observe.axes import budget
-from attnscope.observe.axes.inference import Run
+from attnscope.observe.axes.inference import SizedRun
 from attnscope.tracing.trials import Trials
 
 CODE = """
@@ -108,10 +108,10 @@ def test_no_run_takes_more_memory_than_allowed_however_quick_it_is():
     def run(device, sizes):
         devices.append(device)
         torch.empty(sizes["n"], device=device)
-        return Run([], {})
+        return SizedRun([], {})
 
     estimate = budget.MemoryEstimate([((8,), 32)], {"n": 8})
-    trials = Trials(run, estimate, budget.Budget(2048, 60), quick=True, report=lambda n_runs: None)
+    trials = Trials(run, estimate, budget.RunBudget(2048, 60), quick=True, report=lambda n_runs: None)
     for n in (8, 2**20):
         trials({"n": n})
     assert devices == ["cpu", "meta"]
@@ -137,8 +137,8 @@ def test_after_its_time_a_search_shows_what_it_knows(code, monkeypatch):
 
 @pytest.mark.parametrize(("n_runs", "required"), [(5, False), (40, True)])
 def test_a_condition_is_listed_once_however_early_the_search_ends(code, monkeypatch, n_runs, required):
-    begin = budget.Budget.__init__
-    monkeypatch.setattr(budget.Budget, "__init__", lambda *limits: begin(*limits, n_runs=n_runs))
+    begin = budget.RunBudget.__init__
+    monkeypatch.setattr(budget.RunBudget, "__init__", lambda *limits: begin(*limits, n_runs=n_runs))
     trace = attnscope.inspect(f"{code}:Counted", init={"d": 12, "n_head": 3}, inputs={"x": "B:2,T:7,d"})
     conditions = [(each.text, each.required) for each in trace.conditions]
     assert ("d is a multiple of n_head", required) in conditions

@@ -12,11 +12,11 @@ from attnscope.errors import AttnscopeError, FileError, OptionError, SizeError
 from attnscope.user_code.construct import make_value
 from attnscope.user_code.equations import read_where
 from attnscope.user_code.specs import (
-    Axis,
+    AxisSpec,
     Construction,
     InputTuple,
     Plain,
-    Tensor,
+    TensorSpec,
     computed_in,
     numbers_in,
     read_init,
@@ -42,38 +42,38 @@ def refused(read, text) -> AttnscopeError:
     return caught.value
 
 
-N, D = Axis("n", None), Axis("d", 4)
+N, D = AxisSpec("n", None), AxisSpec("d", 4)
 
 
 @pytest.mark.parametrize(
     ("text", "name", "value"),
     [
         # tensors
-        ("Q=n_batch:128,n_Q:32,d_feat", "Q", Tensor((Axis("n_batch", 128), Axis("n_Q", 32), Axis("d_feat", None)))),
-        ("n,d:4", None, Tensor((N, D))),
-        ("Q = n , d : 4 ", "Q", Tensor((N, D))),
-        ("5,6", None, Tensor((Axis(None, 5), Axis(None, 6)))),
-        ("5", None, Tensor((Axis(None, 5),))),
-        ("x=5,", "x", Tensor((Axis(None, 5),))),
-        ("x=5,6", "x", Tensor((Axis(None, 5), Axis(None, 6)))),
-        ("x=n", "x", Tensor((N,))),
-        ("x=n,d:4@float16", "x", Tensor((N, D), "float16")),
-        ("mask=n,n@bool", "mask", Tensor((N, N), "bool")),
-        ("x=()@float32", "x", Tensor((), "float32")),
-        ("x=( )@bfloat16", "x", Tensor((), "bfloat16")),
-        ("ids=n,d:4<vocab", "ids", Tensor((N, D), "int64", "vocab")),
-        ("ids=n<1000", "ids", Tensor((N,), "int64", 1000)),
-        ("ids=n<256@uint8", "ids", Tensor((N,), "uint8", 256)),
-        ("ids=n@int32<vocab", "ids", Tensor((N,), "int32", "vocab")),
-        ("ids=()<7", "ids", Tensor((), "int64", 7)),
+        ("Q=n_batch:128,n_Q:32,d_feat", "Q", TensorSpec((AxisSpec("n_batch", 128), AxisSpec("n_Q", 32), AxisSpec("d_feat", None)))),
+        ("n,d:4", None, TensorSpec((N, D))),
+        ("Q = n , d : 4 ", "Q", TensorSpec((N, D))),
+        ("5,6", None, TensorSpec((AxisSpec(None, 5), AxisSpec(None, 6)))),
+        ("5", None, TensorSpec((AxisSpec(None, 5),))),
+        ("x=5,", "x", TensorSpec((AxisSpec(None, 5),))),
+        ("x=5,6", "x", TensorSpec((AxisSpec(None, 5), AxisSpec(None, 6)))),
+        ("x=n", "x", TensorSpec((N,))),
+        ("x=n,d:4@float16", "x", TensorSpec((N, D), "float16")),
+        ("mask=n,n@bool", "mask", TensorSpec((N, N), "bool")),
+        ("x=()@float32", "x", TensorSpec((), "float32")),
+        ("x=( )@bfloat16", "x", TensorSpec((), "bfloat16")),
+        ("ids=n,d:4<vocab", "ids", TensorSpec((N, D), "int64", "vocab")),
+        ("ids=n<1000", "ids", TensorSpec((N,), "int64", 1000)),
+        ("ids=n<256@uint8", "ids", TensorSpec((N,), "uint8", 256)),
+        ("ids=n@int32<vocab", "ids", TensorSpec((N,), "int32", "vocab")),
+        ("ids=()<7", "ids", TensorSpec((), "int64", 7)),
         # tuples
-        ("cos_sin=(n,d:4; n)", "cos_sin", InputTuple((Tensor((N, D)), Tensor((N,))))),
-        ("one=(n;)", "one", InputTuple((Tensor((N,)),))),
-        ("x=(n@bool; None; 5)", "x", InputTuple((Tensor((N,), "bool"), Plain(None), Plain(5)))),
-        ("x=((n;d:4);(n;))", "x", InputTuple((InputTuple((Tensor((N,)), Tensor((D,)))), InputTuple((Tensor((N,)),))))),
+        ("cos_sin=(n,d:4; n)", "cos_sin", InputTuple((TensorSpec((N, D)), TensorSpec((N,))))),
+        ("one=(n;)", "one", InputTuple((TensorSpec((N,)),))),
+        ("x=(n@bool; None; 5)", "x", InputTuple((TensorSpec((N,), "bool"), Plain(None), Plain(5)))),
+        ("x=((n;d:4);(n;))", "x", InputTuple((InputTuple((TensorSpec((N,)), TensorSpec((D,)))), InputTuple((TensorSpec((N,)),))))),
         # complex numbers
-        ("turns=n,d:4@complex64", "turns", Tensor((N, D), "complex64")),
-        ("z=()@complex128", "z", Tensor((), "complex128")),
+        ("turns=n,d:4@complex64", "turns", TensorSpec((N, D), "complex64")),
+        ("z=()@complex128", "z", TensorSpec((), "complex128")),
         # values
         ("mask=None", "mask", Plain(None)),
         ("None", None, Plain(None)),
@@ -143,7 +143,7 @@ def test_inputs_that_cannot_be_read_are_told(text, kind, message, hint):
         ("Q=n,d:4@q.npy", (N, D), (3, 4)),
         ("Q=@both.npz", None, (3, 4)),
         ("Q=@both.npz:K", None, (5, 4)),
-        ("Q=n,4@both.npz:K", (N, Axis(None, 4)), (5, 4)),
+        ("Q=n,4@both.npz:K", (N, AxisSpec(None, 4)), (5, 4)),
     ],
 )
 def test_tensors_are_found_in_files(text, axes, shape):

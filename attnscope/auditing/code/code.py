@@ -15,7 +15,7 @@ import torch
 from attnscope.auditing.code.layout import (
     POSITIONS,
     Group,
-    Layout,
+    PositionLayout,
     axes_of,
     chosen,
     is_number,
@@ -24,7 +24,7 @@ from attnscope.auditing.code.layout import (
     shorter,
 )
 from attnscope.auditing.code.masks import PAIRS, Mask, found_mask, is_mask_name, may_be_mask
-from attnscope.auditing.code.runs import Runs, copied
+from attnscope.auditing.code.runs import CodeRuns, copied
 from attnscope.auditing.code.softmaxes import depth_of, fully_masked_rows, n_softmaxes
 from attnscope.auditing.expected import ExpectedMask, StatedMask
 from attnscope.auditing.measure.batch_norms import batch_norms_of, batch_statistics
@@ -52,7 +52,7 @@ BATCH = re.compile("b|bs|bsz|(n_?)?batch(_size)?", re.I)
 
 
 @dataclass(eq=False)
-class Code:
+class AuditedCode:
     """A class or function with inputs, whose positions can be changed.
 
     Attributes:
@@ -65,9 +65,9 @@ class Code:
         notices: sentences about the inputs.
     """
 
-    runs: Runs
+    runs: CodeRuns
     inputs: dict[str, Any]
-    layout: Layout
+    layout: PositionLayout
     changing: Group
     masks: list[Mask] = field(default_factory=list)
     drawn_pairs: list[Mask] = field(default_factory=list)
@@ -93,11 +93,11 @@ class Code:
         """How far rounding moves an output; 0 in float64, where it does not matter."""
         return 0.0 if self.runs.is_exact else self.runs.rounding
 
-    def with_inputs(self, values: Mapping[str, Any]) -> Code:
+    def with_inputs(self, values: Mapping[str, Any]) -> AuditedCode:
         """Return the same code with other values of some inputs."""
         return self if not values else replace(self, inputs=self.inputs | dict(values))
 
-    def showing(self, mask: ExpectedMask | StatedMask) -> Code:
+    def showing(self, mask: ExpectedMask | StatedMask) -> AuditedCode:
         """Return the same code with drawn masks of pairs that show what a mask does."""
         visible = mask.visible(self.n)
         return self.with_inputs({each.name: each.values(visible) for each in self.drawn_pairs})
@@ -227,7 +227,7 @@ class Code:
         return depth_of(self.runs.tape(self.inputs)) or max(lists, default=1)
 
     @contextmanager
-    def in_training(self) -> Iterator[Code | None]:
+    def in_training(self) -> Iterator[AuditedCode | None]:
         """Let its batch norms work as in training; None if there are none."""
         norms = batch_norms_of(self.module)
         if not norms:
@@ -243,7 +243,7 @@ def code_of(
     positions: str | None = None,
     mask_inputs: Mapping[str, float | None] = MappingProxyType({}),
     dtype: str | None = None,
-) -> Code:
+) -> AuditedCode:
     """Build a class or function and its inputs, in float64 if it runs so.
 
     Args:
@@ -259,7 +259,7 @@ def code_of(
         AttnscopeError: it cannot be built, or has no axis of positions.
     """
 
-    def code_with(inputs: Texts) -> Code:
+    def code_with(inputs: Texts) -> AuditedCode:
         runs = _runs(loaded, replace(pairing, inputs=inputs), [dtype] if dtype else WIDEST_FIRST)
         return _code(runs, positions, mask_inputs)
 
@@ -286,7 +286,7 @@ def code_of(
     raise failure
 
 
-def _runs(loaded: Loaded, pairing: Pairing, dtypes: Sequence[str]) -> Runs:
+def _runs(loaded: Loaded, pairing: Pairing, dtypes: Sequence[str]) -> CodeRuns:
     """Build a class or function and its inputs in the first dtype in which it runs.
 
     Raises:
@@ -302,7 +302,7 @@ def _runs(loaded: Loaded, pairing: Pairing, dtypes: Sequence[str]) -> Runs:
                 more = f", and {len(drawn) - 3} more" if len(drawn) > 3 else ""
                 side.notices.append(f"weights that are constant are drawn: {', '.join(drawn[:3])}{more}")
         side.inputs, counted = _with_indices(side)
-        runs = Runs(side, getattr(torch, name))
+        runs = CodeRuns(side, getattr(torch, name))
         try:
             runs.choose_output(side.inputs)
         except SourceError as error:
@@ -322,7 +322,7 @@ def _usual(loaded: Loaded, pairing: Pairing) -> Iterator[list[str]]:
             yield [text.replace("n_Q:5", f"n_Q:{N_POSITIONS}") for text in each]
 
 
-def _code(runs: Runs, positions: str | None, mask_inputs: Mapping[str, float | None]) -> Code:
+def _code(runs: CodeRuns, positions: str | None, mask_inputs: Mapping[str, float | None]) -> AuditedCode:
     """Find out what each input of code is, and give drawn masks values that hide nothing."""
     side, inputs, tensors = runs.side, runs.side.inputs, tensors_of(runs.side)
     for name in mask_inputs:
@@ -360,12 +360,12 @@ def _code(runs: Runs, positions: str | None, mask_inputs: Mapping[str, float | N
             f"the output of {side.title} has one position, and an audit needs two or more.",
             hint="--input x=B,T:9,C",
         )
-    code = Code(runs, inputs, layout, layout.groups[0], notices=side.notices)
+    code = AuditedCode(runs, inputs, layout, layout.groups[0], notices=side.notices)
     code = _with_masks(code, possible, mask_inputs)
     return _with_keys(code, chosen(side, layout, positions))
 
 
-def _axis_that_mixes(code: Code) -> int | None:
+def _axis_that_mixes(code: AuditedCode) -> int | None:
     """Return another axis, along which something moves others, if nothing does along the positions'."""
     names = code.changing.names
     tensor, axis = code.inputs[names[0]], code.layout.axes[names[0]]
@@ -386,7 +386,7 @@ def _axis_that_mixes(code: Code) -> int | None:
     return None
 
 
-def _unknown_axis(code: Code, other: int) -> OptionError:
+def _unknown_axis(code: AuditedCode, other: int) -> OptionError:
     """Return the error that asks the user which axis of the inputs is that of positions."""
     side, names = code.runs.side, code.changing.names
     shape, axis = code.inputs[names[0]].shape, code.layout.axes[names[0]]
@@ -420,7 +420,9 @@ def _with_indices(side: Side) -> tuple[dict[str, Any], list[str]]:
     return inputs, notices
 
 
-def _with_masks(code: Code, names: Sequence[str], mask_inputs: Mapping[str, float | None]) -> Code:
+def _with_masks(
+    code: AuditedCode, names: Sequence[str], mask_inputs: Mapping[str, float | None]
+) -> AuditedCode:
     """Find out what masks hide, and let those that were drawn hide nothing."""
     masks: dict[str, Mask] = {}
     for _ in range(2):  # one mask may hide what another shows, until both are known
@@ -448,7 +450,7 @@ def _with_masks(code: Code, names: Sequence[str], mask_inputs: Mapping[str, floa
     )
 
 
-def _with_keys(code: Code, named: Group | None) -> Code:
+def _with_keys(code: AuditedCode, named: Group | None) -> AuditedCode:
     """Choose the inputs that are changed: those that keys come from.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from attnscope.auditing.code.runs import Runs
+from attnscope.auditing.code.runs import CodeRuns
 from attnscope.errors import OptionError, SourceError
 from attnscope.implementations.implementation import Side, tensors_of
 from attnscope.implementations.parameters import role_of
@@ -37,7 +37,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PositionLayout:
     """Where the positions are.
 
     Attributes:
@@ -101,8 +101,8 @@ def shared_axes(side: Side, axes: Mapping[str, int], name: str, other: str) -> l
 
 
 def layout_of(
-    runs: Runs, inputs: Mapping[str, Any], axes: Mapping[str, int], sequences: Sequence[str]
-) -> Layout:
+    runs: CodeRuns, inputs: Mapping[str, Any], axes: Mapping[str, int], sequences: Sequence[str]
+) -> PositionLayout:
     """Find the positions of the output among those of the inputs.
 
     One input after the other gets one position less. Those that shorten the output so are aligned with
@@ -118,7 +118,7 @@ def layout_of(
         SourceError: the output has no axis of positions, or more than one could be it.
     """
     full = runs.output(inputs)
-    finder = _Finder(runs, inputs, dict(axes), list(sequences), full)
+    finder = _PositionFinder(runs, inputs, dict(axes), list(sequences), full)
     alone = {name: finder.axis_of([name]) for name in sequences}
     aligned = [name for name in sequences if alone[name] is not None]
     lengths = {name: inputs[name].shape[axes[name]] for name in sequences}
@@ -139,14 +139,14 @@ def layout_of(
     groups = [Group(tuple(aligned), n, True)]
     for size in dict.fromkeys(lengths[name] for name in others):
         groups.append(Group(tuple(each for each in others if lengths[each] == size), size, False))
-    return Layout(dict(axes), out_axis, n, groups)
+    return PositionLayout(dict(axes), out_axis, n, groups)
 
 
 @dataclass
-class _Finder:
+class _PositionFinder:
     """Runs the code with shorter inputs."""
 
-    runs: Runs
+    runs: CodeRuns
     inputs: Mapping[str, Any]
     axes: dict[str, int]
     sequences: list[str]
@@ -229,7 +229,7 @@ def _cut(tensor: torch.Tensor, axes: Iterable[int]) -> torch.Tensor:
     return tensor
 
 
-def chosen(side: Side, layout: Layout, positions: str | None) -> Group | None:
+def chosen(side: Side, layout: PositionLayout, positions: str | None) -> Group | None:
     """Return the inputs whose positions `--positions` names, as an input or as an axis; None: unnamed.
 
     Raises:

@@ -16,7 +16,7 @@ from attnscope.errors import OptionError, SourceError
 from attnscope.implementations.parameters import role_of
 
 if TYPE_CHECKING:
-    from attnscope.auditing.code.code import Code
+    from attnscope.auditing.code.code import AuditedCode
 
 KEYS, PAIRS, LENGTHS = "keys", "pairs", "lengths"
 """What a mask has an element for: each key, each pair of a query and a key, each sequence."""
@@ -154,7 +154,7 @@ def _hiding_value(name: str, value: Any) -> float:
 
 
 def found_mask(
-    code: Code, name: str, groups: Sequence[Group], hiding_value: float | None = None
+    code: AuditedCode, name: str, groups: Sequence[Group], hiding_value: float | None = None
 ) -> Mask | None:
     """Find the positions that a mask hides, and by which values; None if its shape fits none.
 
@@ -180,7 +180,7 @@ def found_mask(
     )
 
 
-def _kinds(code: Code, name: str, group: Group) -> list[tuple[str, tuple[int, ...]]]:
+def _kinds(code: AuditedCode, name: str, group: Group) -> list[tuple[str, tuple[int, ...]]]:
     """List what a mask may have elements for, with the axes."""
     side, axes, tensor = code.runs.side, code.layout.axes, code.inputs[name]
     if LENGTH_NAMES.search(name) and not is_number(tensor):
@@ -221,7 +221,7 @@ def _meanings(name: str, mask: torch.Tensor, kind: str, hiding_value: float | No
     return meanings[::-1] if "pad" in name.lower() else meanings
 
 
-def _hides_nothing(code: Code, mask: Mask) -> bool:
+def _hides_nothing(code: AuditedCode, mask: Mask) -> bool:
     """Check that every query sees a key if the mask should hide nothing."""
     plain = code.with_inputs({mask.name: mask.hiding([])})
     try:
@@ -231,7 +231,7 @@ def _hides_nothing(code: Code, mask: Mask) -> bool:
     return bool(output.isfinite().all()) and not fully_masked_rows(tape, plain.layout.n)
 
 
-def _hides(code: Code, mask: Mask) -> bool:
+def _hides(code: AuditedCode, mask: Mask) -> bool:
     """Check that positions that move others, if they are visible, move none if they are hidden."""
     plain = code.with_inputs({mask.name: mask.hiding([])})
     for keys in mask.sides().values():
@@ -246,7 +246,7 @@ def _hides(code: Code, mask: Mask) -> bool:
     return False
 
 
-def _moves(code: Code, group: Group, keys: Sequence[int], rows: Sequence[int]) -> bool:
+def _moves(code: AuditedCode, group: Group, keys: Sequence[int], rows: Sequence[int]) -> bool:
     """Change some keys, and check whether some rows of the output move."""
     after = code.rows(code.changed(keys, group))
     return bool((relative(code.before, after)[rows] > code.runs.rounding).any())

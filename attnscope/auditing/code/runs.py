@@ -21,7 +21,7 @@ from attnscope.units import bytes_text
 
 
 @dataclass
-class Runs:
+class CodeRuns:
     """Calls code with values of its inputs, and counts the calls.
 
     Attributes:

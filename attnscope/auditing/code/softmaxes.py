@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from attnscope.attention.masks import hidden
-from attnscope.observe.operators.tape import Call, Tape, Value
+from attnscope.observe.operators.tape import Tape, TorchCall, Value
 
 SOFTMAX = ("softmax", "log_softmax")
 PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum", "tensordot")
@@ -59,7 +59,7 @@ def n_softmaxes(tape: Tape) -> int:
     return sum(_hidden(call) is not None for call in tape.calls)
 
 
-def _hidden(call: Call) -> torch.Tensor | None:
+def _hidden(call: TorchCall) -> torch.Tensor | None:
     """Find the keys that a softmax gives no weight to, `… n_Q n_K`; None for other calls."""
     if call.name in SOFTMAX and call.parents:
         scores = call.parents[0].tensor

@@ -34,7 +34,7 @@ LARGE = {torch.float64: EXACT, torch.float32: 1e-3, torch.float16: 0.1, torch.bf
 
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     """The difference of two runs.
 
     Attributes:
@@ -59,7 +59,7 @@ class Difference:
         return self.status == "equal"
 
 
-def difference(runs: Callable[[bool], tuple[Rows, Rows]]) -> Difference:
+def difference(runs: Callable[[bool], tuple[Rows, Rows]]) -> RunDifference:
     """Run something twice, and find the first stage that differs, and the position that differs most.
 
     Args:
@@ -68,8 +68,8 @@ def difference(runs: Callable[[bool], tuple[Rows, Rows]]) -> Difference:
     first, second = runs(False)
     if all(torch.equal(first[stage], second[stage]) for stage in first):
         if _finite(first):
-            return Difference("equal")
-        return Difference("undecided", why="its outputs are not finite")
+            return RunDifference("equal")
+        return RunDifference("undecided", why="its outputs are not finite")
     own = _largest(first, second)
     try:
         exact = runs(True)
@@ -78,7 +78,7 @@ def difference(runs: Callable[[bool], tuple[Rows, Rows]]) -> Difference:
     if not (_finite(exact[0]) and _finite(first)):
         if _finite(exact[0]) != _finite(exact[1]):
             return _largest_difference(exact[0], exact[1], 0.0)
-        return Difference("undecided", why="its outputs are not finite")
+        return RunDifference("undecided", why="its outputs are not finite")
     rounding = max(_largest(one, other) for one, other in zip((first, second), exact, strict=True))
     gap = _largest(*exact)
     if gap > SINGLE or (gap > EXACT and own > CLOSE * rounding):
@@ -86,28 +86,30 @@ def difference(runs: Callable[[bool], tuple[Rows, Rows]]) -> Difference:
     dtype = next(iter(first.values())).dtype
     if own > LARGE[dtype]:
         why = f"equal in float64, but {own:.1g} apart in {dtype}: its rounding, or its kernel"
-        return Difference("undecided", amount=own, rounding=rounding, why=why.replace("torch.", ""))
-    return Difference("equal", amount=own, rounding=rounding)
+        return RunDifference("undecided", amount=own, rounding=rounding, why=why.replace("torch.", ""))
+    return RunDifference("equal", amount=own, rounding=rounding)
 
 
 def difference_unless_it_raises(
     runs: Callable[[bool], tuple[Rows, Rows]], failures: Failures = FAILURES
-) -> Difference:
+) -> RunDifference:
     """Find the difference of two runs; it is undecided if a run raises one of some exceptions."""
     try:
         return difference(runs)
     except failures as error:
         lines = str(error).splitlines() or [""]
-        return Difference("undecided", why=f"it raises {type(error).__name__}: {lines[0][:100]}")
+        return RunDifference("undecided", why=f"it raises {type(error).__name__}: {lines[0][:100]}")
 
 
-def _without_exact(first: Rows, second: Rows, own: float, problem: str) -> Difference:
+def _without_exact(first: Rows, second: Rows, own: float, problem: str) -> RunDifference:
     """Decide by the run's own dtype alone, if the difference is large enough."""
     dtype = next(iter(first.values())).dtype
     limit = LARGE.get(dtype, EXACT)
     if own > limit:
         return _largest_difference(first, second, limit)
-    return Difference("undecided", amount=own, why=f"it differs, and does not run in float64: {problem}")
+    return RunDifference(
+        "undecided", amount=own, why=f"it differs, and does not run in float64: {problem}"
+    )
 
 
 def relative(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -181,12 +183,12 @@ def _largest(first: Rows, second: Rows) -> float:
     return max(float(relative(first[stage], second[stage].to(first[stage])).max()) for stage in first)
 
 
-def _largest_difference(first: Rows, second: Rows, limit: float, rounding: float = 0.0) -> Difference:
+def _largest_difference(first: Rows, second: Rows, limit: float, rounding: float = 0.0) -> RunDifference:
     """Return the first stage that differs, with the position and amount of the last one."""
     gaps = {stage: relative(first[stage], second[stage]) for stage in first}
     stages = [stage for stage, gap in gaps.items() if float(gap.max()) > limit]
     last = gaps[stages[-1]]
-    return Difference("different", stages[0], int(last.argmax()), float(last.max()), rounding)
+    return RunDifference("different", stages[0], int(last.argmax()), float(last.max()), rounding)
 
 
 def _finite(rows: Rows) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attnscope.auditing.measure.leak import LIMIT, line_of, too_large
-from attnscope.auditing.models.subject import OUTPUT, Subject
+from attnscope.auditing.models.subject import OUTPUT, AuditedModel
 from attnscope.observe.operators.chain import first_not_finite
 from attnscope.observe.operators.tape import Tape, TooLargeError, Value, tensors_in
 
@@ -70,7 +70,7 @@ def _hidden(weights: Value, n: int) -> str:
     return f"{which} see no key"
 
 
-def first_not_finite_module(subject: Subject, inputs: dict[str, Any], output: torch.Tensor) -> str:
+def first_not_finite_module(subject: AuditedModel, inputs: dict[str, Any], output: torch.Tensor) -> str:
     """Return in words what of a model's output is not finite, and in which module that begins.
 
     Args:

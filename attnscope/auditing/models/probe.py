@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from attnscope.auditing.expected import ExpectedMask
-from attnscope.auditing.measure.difference import FAILURES, Difference
+from attnscope.auditing.measure.difference import FAILURES, RunDifference
 from attnscope.auditing.models.expected_masks import WINDOWS, mask_of_config, unread_window
 from attnscope.auditing.models.replay import layer_of
-from attnscope.auditing.models.subject import Run, Subject, Texts
+from attnscope.auditing.models.subject import AuditedModel, ModelRun, Texts
 from attnscope.auditing.result import Evidence, Influence
 from attnscope.models.masks.observed import observe_masks
 from attnscope.models.tokenize import first_position, max_tokens
@@ -79,7 +79,7 @@ class Probe:
         thorough: whether to take more positions and lengths.
     """
 
-    subject: Subject
+    subject: AuditedModel
     texts: Texts
     ids: torch.Tensor
     source: torch.Tensor | None
@@ -88,7 +88,7 @@ class Probe:
     stated: ExpectedMask | None = None
     tokens: list[str] | None = None
     thorough: bool = False
-    _runs: dict[Any, Run] = field(default_factory=dict)
+    _runs: dict[Any, ModelRun] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -115,11 +115,11 @@ class Probe:
         first = first_position(self.subject.config)
         return torch.arange(begin + first, end + first, device=self.subject.module.device)[None]
 
-    def base(self, exact: bool) -> Run:
+    def base(self, exact: bool) -> ModelRun:
         """Return the run on the text itself, which all properties share."""
         return self.once(exact, lambda: self.subject.run(exact=exact, **self.inputs()))
 
-    def once(self, key: Any, run: Callable[[], Run]) -> Run:
+    def once(self, key: Any, run: Callable[[], ModelRun]) -> ModelRun:
         """Return a run that several tests share."""
         if key not in self._runs:
             self._runs[key] = run()
@@ -232,7 +232,7 @@ class Probe:
         """Return the same probe without its runs, for other statistics of batch norms."""
         return replace(self, _runs={})
 
-    def evidence(self, found: Difference, changed: str, cause: slice | int | None = None) -> Evidence:
+    def evidence(self, found: RunDifference, changed: str, cause: slice | int | None = None) -> Evidence:
         """Return the evidence of a difference, with the first layer whose output differs.
 
         Args:

@@ -10,12 +10,12 @@ import torch
 
 from attnscope.auditing.measure.difference import FAILURES, above_rounding, influences
 from attnscope.auditing.measure.leak import first_leak
-from attnscope.auditing.models.subject import Subject, running
+from attnscope.auditing.models.subject import AuditedModel, running
 from attnscope.auditing.result import Influence, Line
 from attnscope.observe.operators.tape import tensors_in
 
 
-class Layer:
+class ReplayedLayer:
     """A layer with the arguments that it received in a run in float64.
 
     Args:
@@ -28,7 +28,7 @@ class Layer:
         is_repeatable: whether it computes the same again. If not, it depends on more than its arguments.
     """
 
-    def __init__(self, subject: Subject, path: str, inputs: dict[str, Any]) -> None:
+    def __init__(self, subject: AuditedModel, path: str, inputs: dict[str, Any]) -> None:
         self.subject, self.path = subject, path
         self.module = subject.exact.get_submodule(path)
         self.n = inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"].shape[1]
@@ -81,7 +81,7 @@ class Layer:
         return Influence(of, amounts.tolist(), **matrices)
 
     def leak(
-        self, positions: slice | int, still: list[int], shorter: Layer | None
+        self, positions: slice | int, still: list[int], shorter: ReplayedLayer | None
     ) -> tuple[Line | None, str]:
         """Return the line where a change of some positions begins to move others; see `first_leak`.
 
@@ -105,13 +105,15 @@ class Layer:
             return self.module(*args, **{name: put(each) for name, each in self.kwargs.items()})
 
 
-def layer_of(subject: Subject, stage: str, inputs: Callable[[], dict[str, Any]]) -> Layer | None:
+def layer_of(
+    subject: AuditedModel, stage: str, inputs: Callable[[], dict[str, Any]]
+) -> ReplayedLayer | None:
     """Return a layer to run again; None if the stage is not a layer, or it cannot be repeated."""
     path = stage.rstrip("'")
     if path not in subject.layers:
         return None
     try:
-        layer = Layer(subject, path, inputs())
+        layer = ReplayedLayer(subject, path, inputs())
     except FAILURES:
         return None
     return layer if layer.is_repeatable else None

@@ -21,7 +21,7 @@ INPUT, OUTPUT = "before the first layer", "output"
 
 
 @dataclass
-class Run:
+class ModelRun:
     """One run of a model.
 
     Attributes:
@@ -38,7 +38,7 @@ class Run:
         return {stage: tensor[row, positions] for stage, tensor in self.stages.items()}
 
 
-class Subject:
+class AuditedModel:
     """A model to audit.
 
     Args:
@@ -95,7 +95,7 @@ class Subject:
         """Whether the model's forward has a parameter."""
         return name in self.parameters
 
-    def run(self, *, exact: bool = False, **inputs: Any) -> Run:
+    def run(self, *, exact: bool = False, **inputs: Any) -> ModelRun:
         """Run the model, and record the output of every layer.
 
         Args:
@@ -112,7 +112,7 @@ class Subject:
         with recorded(module, self.layers, stages), running(exact):
             output = module(**inputs, **({"return_dict": True} if self.takes("return_dict") else {}))
         stages[OUTPUT] = self.main_output(output)
-        return Run(self._aligned(stages, main.shape), output)
+        return ModelRun(self._aligned(stages, main.shape), output)
 
     @staticmethod
     def main_output(output: Any) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attnscope.auditing.measure.difference import Difference, Rows, difference, equality
+from attnscope.auditing.measure.difference import Rows, RunDifference, difference, equality
 from attnscope.auditing.models.probe import Probe
 from attnscope.auditing.result import BROKEN, HOLDS, UNDECIDED, Property
 
@@ -36,7 +36,7 @@ def _compared(
     before: tuple[torch.Tensor, torch.Tensor],
     after: tuple[torch.Tensor, torch.Tensor],
     row: int,
-) -> Difference:
+) -> RunDifference:
     """Compare the first sequence of a batch with itself in another row of the other batch."""
 
     def runs(exact: bool) -> tuple[Rows, Rows]:

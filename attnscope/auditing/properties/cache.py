@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from attnscope.auditing.measure.difference import Difference, Rows, difference_unless_it_raises
+from attnscope.auditing.measure.difference import Rows, RunDifference, difference_unless_it_raises
 from attnscope.auditing.models.probe import Probe
-from attnscope.auditing.properties.variants import Variant, verdict
+from attnscope.auditing.properties.variants import PropertyTest, verdict
 from attnscope.auditing.result import NOT_APPLICABLE, Property
 
 NAME = "cache"
@@ -25,11 +25,11 @@ def cache(probe: Probe) -> Property:
         return Property(NAME, NOT_APPLICABLE, probe.causal_source, "")
     source = "its forward takes past_key_values"
 
-    def variants() -> Iterator[Variant]:
+    def variants() -> Iterator[PropertyTest]:
         for name, new in _kinds(probe).items():
             found = _compared(probe, name, new)
             text = f"{name}: position {found.position} differs from the same text in one pass"
-            yield Variant(name, found, f"a cache, {name}", text)
+            yield PropertyTest(name, found, f"a cache, {name}", text)
 
     def agreement(names: list[str]) -> str:
         return f"{', '.join(names)}: parts give what the whole text gives"
@@ -59,7 +59,7 @@ def _kinds(probe: Probe) -> dict[str, Callable[[], Any]]:
     return kinds
 
 
-def _compared(probe: Probe, name: str, new: Callable[[], Any]) -> Difference:
+def _compared(probe: Probe, name: str, new: Callable[[], Any]) -> RunDifference:
     """Compare a text in parts with the same in one pass."""
 
     def runs(exact: bool) -> tuple[Rows, Rows]:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from attnscope.auditing.measure.batch_norms import batch_norms_of, batch_statistics
-from attnscope.auditing.measure.difference import Difference, Rows, difference, equality
+from attnscope.auditing.measure.difference import Rows, RunDifference, difference, equality
 from attnscope.auditing.models.probe import Probe
-from attnscope.auditing.models.subject import Run
+from attnscope.auditing.models.subject import ModelRun
 from attnscope.auditing.result import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Property
 
 NAME = "causal"
@@ -51,7 +51,7 @@ def causal(probe: Probe, rows_are_independent: Callable[[], bool]) -> Property:
 def _tested(
     probe: Probe,
     positions: list[int],
-    changes: Callable[[Probe, list[int]], Iterator[tuple[int, Difference]]],
+    changes: Callable[[Probe, list[int]], Iterator[tuple[int, RunDifference]]],
 ) -> Property:
     source = probe.causal_source
     largest, doubt = 0.0, ""
@@ -84,7 +84,7 @@ def cuts(probe: Probe) -> list[int]:
     return sorted(each for each in found if 0 < each < n)
 
 
-def _in_batches(probe: Probe, positions: list[int]) -> Iterator[tuple[int, Difference]]:
+def _in_batches(probe: Probe, positions: list[int]) -> Iterator[tuple[int, RunDifference]]:
     """Yield what moves before each position, with the changed texts as rows below the text itself."""
     recorded = sum(tensor.numel() for tensor in probe.base(False).stages.values())
     size = max(1, MOST_NUMBERS // recorded - 1)
@@ -93,7 +93,7 @@ def _in_batches(probe: Probe, positions: list[int]) -> Iterator[tuple[int, Diffe
         ids = torch.cat([probe.ids, *(probe.texts.changed(probe.ids, slice(cut, None)) for cut in part)])
 
         @cache
-        def both(exact: bool, ids: torch.Tensor = ids) -> Run:
+        def both(exact: bool, ids: torch.Tensor = ids) -> ModelRun:
             return probe.subject.run(exact=exact, **probe.inputs(ids))
 
         for row, cut in enumerate(part, 1):
@@ -105,7 +105,7 @@ def _in_batches(probe: Probe, positions: list[int]) -> Iterator[tuple[int, Diffe
             yield cut, difference(runs)
 
 
-def _one_by_one(probe: Probe, positions: list[int]) -> Iterator[tuple[int, Difference]]:
+def _one_by_one(probe: Probe, positions: list[int]) -> Iterator[tuple[int, RunDifference]]:
     """Yield what moves before each position, with each changed text in a run of its own."""
     for cut in positions:
         other = probe.texts.changed(probe.ids, slice(cut, None))

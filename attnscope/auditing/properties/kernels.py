@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import torch
 
-from attnscope.auditing.measure.difference import Difference, Rows, difference_unless_it_raises
+from attnscope.auditing.measure.difference import Rows, RunDifference, difference_unless_it_raises
 from attnscope.auditing.models.probe import Probe
-from attnscope.auditing.properties.variants import Variant, verdict
+from attnscope.auditing.properties.variants import PropertyTest, verdict
 from attnscope.auditing.result import NOT_APPLICABLE, Evidence, Property
 from attnscope.models.load import set_attention
 from attnscope.models.masks.model_masks import SUPPORTED
@@ -44,12 +44,12 @@ def kernels(probe: Probe) -> Property:
 
         return add
 
-    def variants() -> Iterator[Variant]:
+    def variants() -> Iterator[PropertyTest]:
         for name in names:
             if name != own:
                 found = _compared(probe, name)
                 text = f"{name} and {own} differ at position {found.position}"
-                yield Variant(name, found, f"{name} instead of {own}", text, weights(name))
+                yield PropertyTest(name, found, f"{name} instead of {own}", text, weights(name))
 
     def agreement(others: list[str]) -> str:
         return f"{', '.join([own, *others])} agree"
@@ -62,7 +62,7 @@ def supported(model: Any) -> list[str]:
     return ["eager", *(name for name, flag in SUPPORTED.items() if getattr(model, flag, False))]
 
 
-def _compared(probe: Probe, name: str) -> Difference:
+def _compared(probe: Probe, name: str) -> RunDifference:
     def runs(exact: bool) -> tuple[Rows, Rows]:
         own = probe.base(exact).rows()
         subject = probe.subject

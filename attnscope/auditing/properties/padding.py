@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from attnscope.auditing.measure.difference import Difference, Rows, difference, equality
+from attnscope.auditing.measure.difference import Rows, RunDifference, difference, equality
 from attnscope.auditing.models.probe import LayerMask, Probe
-from attnscope.auditing.models.subject import Run
+from attnscope.auditing.models.subject import ModelRun
 from attnscope.auditing.result import (
     BROKEN,
     HOLDS,
@@ -44,7 +44,7 @@ def padding(probe: Probe) -> Property:
     return Property(NAME, HOLDS, source, text)
 
 
-def _broken(probe: Probe, side: str, found: Difference, source: str) -> Property:
+def _broken(probe: Probe, side: str, found: RunDifference, source: str) -> Property:
     """Return that padding moves real tokens: by what it contains, by the mask, or by the positions."""
     words = probe.texts.drawn(N_PAD)
     by_content = difference(
@@ -104,7 +104,7 @@ def _with_weights(probe: Probe, side: str, evidence: Evidence) -> Evidence:
     return probe.with_weights(evidence, inputs, f"with padding {padding} {edge}", expected)
 
 
-def _alone(probe: Probe, side: str) -> Difference:
+def _alone(probe: Probe, side: str) -> RunDifference:
     """Compare a padded text with the same alone."""
 
     def runs(exact: bool) -> tuple[Rows, Rows]:
@@ -125,7 +125,7 @@ def _padded(probe: Probe, side: str, pad: torch.Tensor | None, exact: bool) -> d
         exact: whether to run in float64.
     """
 
-    def run() -> Run:
+    def run() -> ModelRun:
         return probe.subject.run(exact=exact, **inputs)
 
     inputs, real = _inputs(probe, side, pad)

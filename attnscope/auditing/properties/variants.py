@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from attnscope.auditing.measure.difference import Difference, equality
+from attnscope.auditing.measure.difference import RunDifference, equality
 from attnscope.auditing.models.probe import Probe
 from attnscope.auditing.result import BROKEN, HOLDS, UNDECIDED, Evidence, Property
 
 
 @dataclass(frozen=True)
-class Variant:
+class PropertyTest:
     """One way to test a property.
 
     Attributes:
@@ -23,7 +23,7 @@ class Variant:
     """
 
     name: str
-    found: Difference
+    found: RunDifference
     changed: str
     difference: str
     weights: Callable[[Evidence], Evidence] | None = None
@@ -33,7 +33,7 @@ def verdict(
     probe: Probe,
     name: str,
     source: str,
-    variants: Iterable[Variant],
+    variants: Iterable[PropertyTest],
     agreement: Callable[[list[str]], str],
 ) -> Property:
     """Return that a property is broken if it is in one way, and holds if it does in at least one.

@@ -8,13 +8,13 @@ from functools import cached_property
 import torch
 
 from attnscope.comparison.divergence.first_difference import (
-    Difference,
+    TensorDifference,
     difference,
     numbers,
     require_tensor,
     tensor_of,
 )
-from attnscope.comparison.divergence.state import State, n_head_of
+from attnscope.comparison.divergence.state import RoleTensors, n_head_of
 
 NEGLIGIBLE = 1e-2
 """The part of a difference that an explanation may leave."""
@@ -39,7 +39,7 @@ class Hypothesis:
     corrected: torch.Tensor | None = None
 
     @cached_property
-    def rest(self) -> Difference:
+    def rest(self) -> TensorDifference:
         """The difference that the hypothesis leaves."""
         return difference("", self.predicted, self.observed)
 
@@ -56,9 +56,9 @@ class Case:
     """
 
     role: str
-    a: State
-    b: State
-    found: Difference
+    a: RoleTensors
+    b: RoleTensors
+    found: TensorDifference
     tolerance: float = 0.0
 
     def is_explained_by(self, hypothesis: Hypothesis) -> bool:
@@ -127,7 +127,7 @@ class Case:
         return self.of_a("Q").shape[0] // self.n_head if self.n_head else 1
 
 
-def _unrotated(state: State, name: str) -> torch.Tensor:
+def _unrotated(state: RoleTensors, name: str) -> torch.Tensor:
     tensor = state.unrotated(name)
     if tensor is None:
         raise KeyError(name)

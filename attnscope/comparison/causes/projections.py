@@ -9,7 +9,7 @@ import torch
 from attnscope.comparison.causes.case import Case, Hypothesis
 from attnscope.comparison.divergence.first_difference import difference, numbers
 from attnscope.observe.operators.operands import operand_of, received_by
-from attnscope.observe.operators.tape import Call, Value
+from attnscope.observe.operators.tape import TorchCall, Value
 
 OTHER_FEATURES = "features split otherwise"
 """The cause that is in the line of the split, not of the projection."""
@@ -216,7 +216,7 @@ def _replacing(values: Sequence[Value], others: Sequence[Value]) -> Callable[[Va
     return lambda value: replaced.get(value, value).tensor
 
 
-def _is_alike(one: Call, other: Call) -> bool:
+def _is_alike(one: TorchCall, other: TorchCall) -> bool:
     """Return whether two calls of `linear` have weights of one shape."""
     if one.name != "linear" or other.name != "linear" or len(one.parents) != len(other.parents):
         return False

@@ -14,7 +14,7 @@ from operator import mul
 import torch
 
 from attnscope.comparison.causes.case import Case, Hypothesis
-from attnscope.comparison.divergence.state import State
+from attnscope.comparison.divergence.state import RoleTensors
 
 LAYOUTS = {"half-split": "pairs feature m with m + d/2", "interleaved": "pairs feature 2m with 2m + 1"}
 CLOSE = 1e-8
@@ -343,7 +343,7 @@ def _rotated_whole(case: Case, side: str, name: str) -> Iterator[Hypothesis]:
         yield Hypothesis("rotary before the split", text, rotation.apply(before), after)
 
 
-def _changes_merged(state: State, name: str, n_head: int) -> bool:
+def _changes_merged(state: RoleTensors, name: str, n_head: int) -> bool:
     """Return whether the first tensor that changes Q, K or V has the features of all heads in one axis.
 
     Pairs of features may have axes of their own there.

@@ -12,7 +12,7 @@ from attnscope.comparison.causes import hypotheses
 from attnscope.comparison.causes.case import Case
 from attnscope.comparison.divergence.align import matching_leads, order_by_origin
 from attnscope.comparison.divergence.first_difference import (
-    Difference,
+    TensorDifference,
     compared_tensor,
     difference,
     differences,
@@ -21,7 +21,7 @@ from attnscope.comparison.divergence.first_difference import (
     tensor_of,
     usual_gap,
 )
-from attnscope.comparison.divergence.state import State
+from attnscope.comparison.divergence.state import RoleTensors
 from attnscope.comparison.result import Divergence
 from attnscope.errors import SourceError
 from attnscope.implementations.implementation import Recorded, Side
@@ -58,9 +58,9 @@ class Examination:
         explained: whether the outputs are equal once all of these tensors are corrected.
     """
 
-    a: State
-    b: State
-    found: dict[str, Difference]
+    a: RoleTensors
+    b: RoleTensors
+    found: dict[str, TensorDifference]
     rounding: dict[str, float]
     narrow: dict[str, float] = field(default_factory=dict)
     divergences: list[Divergence] = field(default_factory=list)
@@ -89,14 +89,14 @@ class Examination:
 
 
 @dataclass
-class Runs:
+class BothRuns:
     """Both sides' runs in one dtype."""
 
     a: Recorded
     b: Recorded
 
 
-def run_both(a: Side, b: Side, dtype: torch.dtype, seed: int, *, exact: bool = False) -> Runs:
+def run_both(a: Side, b: Side, dtype: torch.dtype, seed: int, *, exact: bool = False) -> BothRuns:
     """Run both sides in a dtype, from the same random state.
 
     Args:
@@ -109,10 +109,10 @@ def run_both(a: Side, b: Side, dtype: torch.dtype, seed: int, *, exact: bool = F
         first, second = (each.in_dtype(dtype).run(seed, exact=exact) for each in (a, b))
     ranked = first.ranked, second.ranked
     first.chosen, second.chosen = fitting(first.returned, second.returned, ranked)
-    return Runs(first, second)
+    return BothRuns(first, second)
 
 
-def run_exactly(a: Side, b: Side, dtype: torch.dtype, seed: int) -> tuple[Runs, list[str]]:
+def run_exactly(a: Side, b: Side, dtype: torch.dtype, seed: int) -> tuple[BothRuns, list[str]]:
     """Run both sides in float64, beside which their dtype shows its rounding.
 
     Code that raises in float64 runs in its dtype again, with weights and inputs that are a little
@@ -134,20 +134,20 @@ def slightly_larger(dtype: torch.dtype) -> float:
     return 1 + 2 * torch.finfo(dtype).eps
 
 
-def states(runs: Runs) -> tuple[State, State]:
+def states(runs: BothRuns) -> tuple[RoleTensors, RoleTensors]:
     """Return the tensors of both sides by role, arranged alike.
 
     Raises:
         NoAttentionError: one side computes none that can be recognised.
     """
-    a, b = State(_anatomy(runs.a, "a")), State(_anatomy(runs.b, "b"))
+    a, b = RoleTensors(_anatomy(runs.a, "a")), RoleTensors(_anatomy(runs.b, "b"))
     if "Q" in a.anatomy.origins and "Q" in b.anatomy.origins:
         return _ordered(a.anatomy), _ordered(b.anatomy)
-    return a, State(b.anatomy, matching_leads(a.tensors(), b.tensors()))
+    return a, RoleTensors(b.anatomy, matching_leads(a.tensors(), b.tensors()))
 
 
-def _ordered(anatomy: Anatomy) -> State:
-    return State(anatomy, order_by_origin(anatomy.origins["Q"]))
+def _ordered(anatomy: Anatomy) -> RoleTensors:
+    return RoleTensors(anatomy, order_by_origin(anatomy.origins["Q"]))
 
 
 def _anatomy(recorded: Recorded, side: str) -> Anatomy:
@@ -162,7 +162,7 @@ def _anatomy(recorded: Recorded, side: str) -> Anatomy:
         raise NoAttentionError(f"{side}: {error}") from error
 
 
-def examine(exact: Runs, narrow: Runs, *, part: str | None = None) -> Examination:
+def examine(exact: BothRuns, narrow: BothRuns, *, part: str | None = None) -> Examination:
     """Compare two runs in float64, and decide with those in the run's dtype what is rounding.
 
     Args:
@@ -206,7 +206,7 @@ def _find_divergences(examination: Examination) -> None:
     Each of them is corrected, and what follows is computed again; one that differs by less than
     rounding is corrected, too, and not counted.
     """
-    a, b = examination.a, State(examination.b.anatomy, examination.b.order)
+    a, b = examination.a, RoleTensors(examination.b.anatomy, examination.b.order)
     tolerances, is_strict = examination.tolerances, True
     while len(examination.divergences) < MOST:
         lenient = differences(a, b, tolerances)
@@ -230,12 +230,12 @@ def _find_divergences(examination: Examination) -> None:
             return
 
 
-def _agrees(found: Mapping[str, Difference]) -> bool:
+def _agrees(found: Mapping[str, TensorDifference]) -> bool:
     """Return whether scores and outputs are equal up to rounding."""
     return all(found[role].is_equal for role in ("scores", list(found)[-1]) if role in found)
 
 
-def without_counterpart(found: Mapping[str, Difference]) -> list[str]:
+def without_counterpart(found: Mapping[str, TensorDifference]) -> list[str]:
     """Return the tensors of other shapes, if scores and outputs have the same shapes on both sides.
 
     Queries of latent attention may be projected into the latent space, for example, in place of its
@@ -247,7 +247,7 @@ def without_counterpart(found: Mapping[str, Difference]) -> list[str]:
     return [role for role, each in found.items() if not each.is_comparable]
 
 
-def _first_root(found: Mapping[str, Difference], b: State) -> str | None:
+def _first_root(found: Mapping[str, TensorDifference], b: RoleTensors) -> str | None:
     """Return the tensor that differs first in the order of b's code; None if the outputs are equal."""
     lost = without_counterpart(found)
     wrong = roots({role: each for role, each in found.items() if role not in lost})
@@ -276,7 +276,7 @@ def _explained(case: Case) -> tuple[Divergence, torch.Tensor | None]:
     return divergence, best.corrected if name else None
 
 
-def _mended(b: State, role: str, a: State, corrected: torch.Tensor | None) -> bool:
+def _mended(b: RoleTensors, role: str, a: RoleTensors, corrected: torch.Tensor | None) -> bool:
     """Replace a tensor of b, by default with a's, and return whether that succeeded."""
     for name in (role, role.removesuffix("_split")):
         own = tensor_of(b, name)
@@ -293,20 +293,22 @@ def _mended(b: State, role: str, a: State, corrected: torch.Tensor | None) -> bo
     return False
 
 
-def _rounding(exact: tuple[State, State], narrow: Runs) -> tuple[dict[str, float], dict[str, float]]:
+def _rounding(
+    exact: tuple[RoleTensors, RoleTensors], narrow: BothRuns
+) -> tuple[dict[str, float], dict[str, float]]:
     """Return by role what the run's dtype causes on the side where it is less; and the gap in it."""
     try:
         runs = states(narrow)
     except NoAttentionError:
         return {}, {}
-    one, two = (State(run.anatomy, each.order) for each, run in zip(exact, runs, strict=True))
+    one, two = (RoleTensors(run.anatomy, each.order) for each, run in zip(exact, runs, strict=True))
     roles = dict.fromkeys((*one.anatomy.roles, *two.anatomy.roles))
     rounding = {role: min(_gap(exact[0], one, role), _gap(exact[1], two, role)) for role in roles}
     gaps = {role: _gap(one, two, role) for role in roles if not _outliers_differ(one, two, role)}
     return {role: each for role, each in rounding.items() if isfinite(each)}, gaps
 
 
-def _pair(a: State, b: State, role: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _pair(a: RoleTensors, b: RoleTensors, role: str) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the tensor of a role of both sides; None if one is missing, or their shapes differ."""
     if tensor_of(a, role) is None or tensor_of(b, role) is None:
         return None
@@ -314,13 +316,13 @@ def _pair(a: State, b: State, role: str) -> tuple[torch.Tensor, torch.Tensor] | 
     return None if first.shape != second.shape else (first, second)
 
 
-def _outliers_differ(a: State, b: State, role: str) -> bool:
+def _outliers_differ(a: RoleTensors, b: RoleTensors, role: str) -> bool:
     """Return whether two tensors differ in numbers that are far larger than the others."""
     pair = _pair(a, b, role)
     return pair is not None and not difference(role, *pair, usual_gap(*pair)).is_equal
 
 
-def _gap(a: State, b: State, role: str) -> float:
+def _gap(a: RoleTensors, b: RoleTensors, role: str) -> float:
     """Return the largest difference of a tensor, but for outliers; infinity if the shapes differ."""
     pair = _pair(a, b, role)
     if pair is None:

@@ -8,7 +8,7 @@ from math import isnan
 
 import torch
 
-from attnscope.comparison.divergence.state import UNCHANGED, State
+from attnscope.comparison.divergence.state import UNCHANGED, RoleTensors
 
 SOURCES: dict[str, tuple[str, ...]] = {
     "Q_feat": (),
@@ -43,7 +43,7 @@ rounding beside it does not for the others.
 
 
 @dataclass(frozen=True)
-class Difference:
+class TensorDifference:
     """The difference of one tensor between two sides.
 
     Attributes:
@@ -69,7 +69,7 @@ class Difference:
         return not isnan(self.largest)
 
 
-def difference(role: str, a: torch.Tensor, b: torch.Tensor, tolerance: float = 0.0) -> Difference:
+def difference(role: str, a: torch.Tensor, b: torch.Tensor, tolerance: float = 0.0) -> TensorDifference:
     """Compare two tensors of one role.
 
     Args:
@@ -78,10 +78,10 @@ def difference(role: str, a: torch.Tensor, b: torch.Tensor, tolerance: float = 0
         tolerance: a difference that counts as rounding, too.
     """
     if a.shape != b.shape:
-        return Difference(role, float("nan"), (), 1.0, None, is_equal=False)
+        return TensorDifference(role, float("nan"), (), 1.0, None, is_equal=False)
     a, b = numbers(a), numbers(b)
     if a.numel() == 0:
-        return Difference(role, 0.0, (), 0.0, None, is_equal=True)
+        return TensorDifference(role, 0.0, (), 0.0, None, is_equal=True)
     same = (a == b) | (a.isnan() & b.isnan())
     gap = torch.where(same, 0.0, (a - b).abs())
     gap = torch.where(gap.isnan(), float("inf"), gap)
@@ -94,7 +94,9 @@ def difference(role: str, a: torch.Tensor, b: torch.Tensor, tolerance: float = 0
     index = unraveled(place, gap.shape)
     share = float(wrong.double().mean())
     factor = None if not wrong.any() else factor_between(a, b)
-    return Difference(role, float(counted.max()), index, share, factor, is_equal=not bool(wrong.any()))
+    return TensorDifference(
+        role, float(counted.max()), index, share, factor, is_equal=not bool(wrong.any())
+    )
 
 
 def numbers(tensor: torch.Tensor) -> torch.Tensor:
@@ -150,14 +152,14 @@ def unraveled(flat_index: int, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(index))
 
 
-def common_roles(a: State, b: State) -> list[str]:
+def common_roles(a: RoleTensors, b: RoleTensors) -> list[str]:
     """Return the roles of tensors that both sides have, in order; missing stages count as idle."""
     return [
         role for role in SOURCES if tensor_of(a, role) is not None and tensor_of(b, role) is not None
     ]
 
 
-def tensor_of(state: State, role: str) -> torch.Tensor | None:
+def tensor_of(state: RoleTensors, role: str) -> torch.Tensor | None:
     """Return a role's tensor; where a stage is missing, what it would have received."""
     tensor = state.tensor(role)
     if tensor is None and role in UNCHANGED:
@@ -165,7 +167,7 @@ def tensor_of(state: State, role: str) -> torch.Tensor | None:
     return tensor
 
 
-def require_tensor(state: State, role: str) -> torch.Tensor:
+def require_tensor(state: RoleTensors, role: str) -> torch.Tensor:
     """Return a role's tensor, which must be there."""
     tensor = tensor_of(state, role)
     if tensor is None:
@@ -177,13 +179,13 @@ HIDDEN = -1e3
 """A mask that lowers a score by this hides its key."""
 
 
-def hidden_keys(state: State) -> torch.Tensor:
+def hidden_keys(state: RoleTensors) -> torch.Tensor:
     """Return where the mask of a side hides keys: `lead n_Q n_K`."""
     added = require_tensor(state, "scores_masked") - require_tensor(state, "scores")
     return (added < HIDDEN) | added.isnan()
 
 
-def compared_tensor(state: State, role: str) -> torch.Tensor:
+def compared_tensor(state: RoleTensors, role: str) -> torch.Tensor:
     """Return a role's tensor, with -inf for the scores of hidden keys, whatever number hides them."""
     tensor = require_tensor(state, role)
     if role != "scores_masked" or tensor_of(state, "scores") is None:
@@ -192,8 +194,8 @@ def compared_tensor(state: State, role: str) -> torch.Tensor:
 
 
 def differences(
-    a: State, b: State, tolerances: Mapping[str, float] | None = None
-) -> dict[str, Difference]:
+    a: RoleTensors, b: RoleTensors, tolerances: Mapping[str, float] | None = None
+) -> dict[str, TensorDifference]:
     """Compare all tensors that both sides have.
 
     Masked scores are equal if their softmax is. What number hides a key does not matter, unless all keys
@@ -213,7 +215,7 @@ def differences(
     return result
 
 
-def roots(found: Mapping[str, Difference]) -> list[str]:
+def roots(found: Mapping[str, TensorDifference]) -> list[str]:
     """Return the tensors that matter and differ although their sources are equal, in order.
 
     A difference matters if the output differs, and every tensor on the way to it. A factor between
@@ -227,7 +229,7 @@ def roots(found: Mapping[str, Difference]) -> list[str]:
     return [role for role in SOURCES if role in wrong]
 
 
-def _collect(role: str, found: Mapping[str, Difference], wrong: set[str]) -> None:
+def _collect(role: str, found: Mapping[str, TensorDifference], wrong: set[str]) -> None:
     """Add the tensors that explain why one differs."""
     sources = list(_known_sources(role, found))
     if role == "scores" and found[role].factor is not None:
@@ -240,11 +242,11 @@ def _collect(role: str, found: Mapping[str, Difference], wrong: set[str]) -> Non
         _collect(each, found, wrong)
 
 
-def _is_harmless(each: Difference) -> bool:
+def _is_harmless(each: TensorDifference) -> bool:
     return each.is_equal or (each.role in ("Q", "K") and each.factor is not None)
 
 
-def _known_sources(role: str, found: Mapping[str, Difference]) -> Iterator[str]:
+def _known_sources(role: str, found: Mapping[str, TensorDifference]) -> Iterator[str]:
     """Yield the nearest sources of a tensor that both sides have."""
     for source in SOURCES[role]:
         if source in found:

@@ -18,7 +18,7 @@ UNCHANGED = {"scores_masked": "scores", "attention_drop": "attention"}
 """Stages that may be missing: their result is then what they would receive."""
 
 
-class State:
+class RoleTensors:
     """The tensors of one side by role, in its own order of leads.
 
     Args:
@@ -175,7 +175,7 @@ class State:
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
-def n_head_of(a: State, b: State) -> int | None:
+def n_head_of(a: RoleTensors, b: RoleTensors) -> int | None:
     """Return the number of heads, if an input or output tells it apart from the number of sequences."""
     return _n_head(a.anatomy) or _n_head(b.anatomy)
 

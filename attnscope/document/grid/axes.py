@@ -9,7 +9,7 @@ from typing import Protocol
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from attnscope.document.grid.colours import Scale
+from attnscope.document.grid.colours import ColourScale
 from attnscope.document.styles import AXIS_STYLES, GREEN
 from attnscope.text import LEFT_TO_RIGHT_MARK, printable
 
@@ -53,12 +53,12 @@ def label(text: str) -> str:
     return "".join(NAMED["\n"] if each == "\n" else printable(each) for each in text)
 
 
-def token_text(token: AxisToken, scale: Scale) -> str:
+def token_text(token: AxisToken, scale: ColourScale) -> str:
     """Return a token on one line, in characters that the console can show."""
     return spelled(label(token.text), scale)
 
 
-def spelled(text: str, scale: Scale) -> str:
+def spelled(text: str, scale: ColourScale) -> str:
     """Return a text in characters that the console can show."""
     return text.encode(scale.encoding, "backslashreplace").decode(scale.encoding)
 
@@ -68,19 +68,19 @@ def token_style(token: AxisToken) -> str:
     return GENERATED if token.generated else SPECIAL if token.special else ""
 
 
-def group_text(tokens: Sequence[AxisToken], scale: Scale) -> str:
+def group_text(tokens: Sequence[AxisToken], scale: ColourScale) -> str:
     """Join neighbouring tokens on one line."""
     return " ".join(token_text(token, scale) for token in tokens)
 
 
-def range_text(positions: range, scale: Scale) -> str:
+def range_text(positions: range, scale: ColourScale) -> str:
     """Format a range of positions as `6–11`, or as `6` if there is only one."""
     first, last = positions[0], positions[-1]
     return str(first) if first == last else f"{first}{scale.marks.dash}{last}"
 
 
 def row_labels(
-    groups: Sequence[range], tokens: Sequence[AxisToken] | None, width: int, scale: Scale
+    groups: Sequence[range], tokens: Sequence[AxisToken] | None, width: int, scale: ColourScale
 ) -> list[Text]:
     """Return the label of each row: its positions, and the tokens that fit into `width` cells."""
     numbers = [range_text(group, scale) for group in groups]
@@ -114,7 +114,7 @@ def ruler(groups: Sequence[range], width: int, room: int | None = None) -> Text:
     return line
 
 
-def listed(tokens: Sequence[AxisToken], scale: Scale) -> Text:
+def listed(tokens: Sequence[AxisToken], scale: ColourScale) -> Text:
     """List keys with their positions on one line."""
     line = Text("keys:")
     for position, token in enumerate(tokens):
@@ -122,27 +122,27 @@ def listed(tokens: Sequence[AxisToken], scale: Scale) -> Text:
     return line
 
 
-def cut(text: str, width: int, scale: Scale) -> str:
+def cut(text: str, width: int, scale: ColourScale) -> str:
     """Truncate a text to at most `width` cells, with a mark at the end if it was longer."""
     if cell_len(text) <= width:
         return text
     return set_cell_size(text, width - 1).rstrip() + scale.marks.more if width else ""
 
 
-def left(text: str, width: int, scale: Scale, style: str = "") -> Text:
+def left(text: str, width: int, scale: ColourScale, style: str = "") -> Text:
     """Align a text at the left of `width` cells."""
     shown = cut(text, width, scale)
     return Text(isolated(shown) + " " * (width - cell_len(shown)), style)
 
 
-def centred(text: str, width: int, scale: Scale, style: str = "") -> Text:
+def centred(text: str, width: int, scale: ColourScale, style: str = "") -> Text:
     """Centre a text in `width` cells, the last of which stays free."""
     shown = cut(text, width - 1, scale)
     free = width - cell_len(shown)
     return Text(" " * (free // 2) + isolated(shown) + " " * (free - free // 2), style)
 
 
-def downwards(text: str, height: int, width: int, scale: Scale) -> list[str]:
+def downwards(text: str, height: int, width: int, scale: ColourScale) -> list[str]:
     """Write a text vertically, one letter on each of `height` lines, aligned at the bottom.
 
     Returns:

@@ -66,7 +66,7 @@ NOT_A_NUMBER = "?"
 
 
 @dataclass(frozen=True)
-class Scale:
+class ColourScale:
     """The mapping from weights to colours and characters of a console.
 
     Attributes:
@@ -84,14 +84,14 @@ class Scale:
     marks: Marks
 
     @classmethod
-    def of(cls, console: Console, weights: np.ndarray) -> Scale:
+    def of(cls, console: Console, weights: np.ndarray) -> ColourScale:
         """Return the scale from 0 to the largest of some weights, for a console."""
         import numpy as np
 
         return cls.up_to(console, float(weights[np.isfinite(weights)].max(initial=0)))
 
     @classmethod
-    def up_to(cls, console: Console, top: float) -> Scale:
+    def up_to(cls, console: Console, top: float) -> ColourScale:
         """Return the scale from 0 to `top`, for a console."""
         ramps = {"truecolor": RAMP, "256": RAMP_256}
         ramp = () if console.no_color else ramps.get(console.color_system or "", ())
@@ -104,7 +104,7 @@ class Scale:
         )
 
     @classmethod
-    def without_weights(cls, console: Console) -> Scale:
+    def without_weights(cls, console: Console) -> ColourScale:
         """Return the characters of a console, for a picture that shows no weights."""
         can = can_show("".join(vars(MARKS).values()), console.encoding)
         return cls(0.0, (), "", console.encoding, MARKS if can else ASCII_MARKS)
@@ -158,7 +158,7 @@ class Scale:
         return line.append(f" {top:.0f} %" if top >= 10 else f" {top:.2g} %")
 
 
-def pixel_lines(weights: np.ndarray, scale: Scale) -> list[Text]:
+def pixel_lines(weights: np.ndarray, scale: ColourScale) -> list[Text]:
     """Draw weights as pixels, one character wide; with colours, two rows share a line.
 
     Args:
@@ -172,7 +172,7 @@ def pixel_lines(weights: np.ndarray, scale: Scale) -> list[Text]:
     return [_joined(_two(scale, *pixels) for pixels in zip(*pair, strict=True)) for pair in pairs]
 
 
-def _two(scale: Scale, above: float, below: float) -> Text:
+def _two(scale: ColourScale, above: float, below: float) -> Text:
     """Draw two weights, one above the other, in one character."""
     upper, lower = scale.background(above), scale.background(below)
     if upper is None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.document.grid import axes
-from attnscope.document.grid.colours import NOT_A_NUMBER, Scale
+from attnscope.document.grid.colours import NOT_A_NUMBER, ColourScale
 from attnscope.document.grid.pooling import (
     SHOWN,
     TokenGrid,
@@ -51,7 +51,7 @@ def print_heatmap(maps: TokenGrid, attention: np.ndarray, console: Console) -> N
         console: the console. On a terminal, a map fits its width and has at most 60 rows; piped, it has
             all rows and up to 200 columns.
     """
-    scale = Scale.of(console, attention)
+    scale = ColourScale.of(console, attention)
     terminal = console.is_terminal
     room = console.width if terminal else max(console.width, PIPED)
     queries, _ = first_tokens(maps)
@@ -62,7 +62,7 @@ def print_heatmap(maps: TokenGrid, attention: np.ndarray, console: Console) -> N
     cells, left_out = smaller_without(maps, attention, rows, [each.columns for each in layout.columns])
     columns = [replace(each, left_out=out) for each, out in zip(layout.columns, left_out, strict=True)]
     coloured = cells[:, [not out for out in left_out]]
-    layout = replace(layout, columns=columns, scale=Scale.of(console, coloured))
+    layout = replace(layout, columns=columns, scale=ColourScale.of(console, coloured))
     starts = borders(queries)
     lines = list(layout.head())
     for row, label, weights in zip(rows, labels, cells.tolist(), strict=True):
@@ -124,7 +124,7 @@ class Geometry:
         digits: the longest number in the cells; 0 if they contain none.
     """
 
-    scale: Scale
+    scale: ColourScale
     indent: int
     columns: list[GridColumn]
     keys: Keys
@@ -207,7 +207,7 @@ class Geometry:
         return line
 
 
-def _labels(maps: TokenGrid, rows: list[range], width: int, scale: Scale) -> list[Text]:
+def _labels(maps: TokenGrid, rows: list[range], width: int, scale: ColourScale) -> list[Text]:
     """Return the label of each row: its queries' positions, and as many tokens as fit into `width`."""
     spans = [span(positions(maps)[0], row) for row in rows]
     numbers = [axes.range_text(each, scale) for each in spans]
@@ -225,7 +225,7 @@ def _labels(maps: TokenGrid, rows: list[range], width: int, scale: Scale) -> lis
     return labels
 
 
-def _layout(maps: TokenGrid, room: int, indent: int, scale: Scale, *, packed: bool) -> Geometry:
+def _layout(maps: TokenGrid, room: int, indent: int, scale: ColourScale, *, packed: bool) -> Geometry:
     """Choose the most detailed layout that fits.
 
     Args:
@@ -287,7 +287,7 @@ def _widths(lengths: list[int], digits: int, room: int) -> list[int] | None:
     return None
 
 
-def _percent(weight: float, scale: Scale, digits: int = 3) -> str:
+def _percent(weight: float, scale: ColourScale, digits: int = 3) -> str:
     if isnan(weight):
         return NOT_A_NUMBER
     if weight < SMALLEST:
@@ -325,5 +325,5 @@ def _sentences(
         yield axes.listed(maps.key_tokens, layout.scale)
 
 
-def _size(high: int, wide: int, scale: Scale) -> str:
+def _size(high: int, wide: int, scale: ColourScale) -> str:
     return f"{high} {scale.marks.times} {wide}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.document.grid.colours import Scale, pixel_lines
+from attnscope.document.grid.colours import ColourScale, pixel_lines
 from attnscope.document.grid.pooling import SHOWN, TokenGrid, chunks, positions, smaller_without, span
 from attnscope.document.styles import AXIS_STYLES
 from attnscope.document.terminal import print_line
@@ -46,9 +46,11 @@ def print_overview(
     most = room // (LEAST + GAP)  # maps side by side
     bands = chunks(len(heads), ceil(len(heads) / most))
     width = min(MOST, room // len(bands[0]) - GAP)
-    high = height_of(width, Scale.of(console, np.zeros(0)))
+    high = height_of(width, ColourScale.of(console, np.zeros(0)))
     small = {place: small_map(maps, each, width, high) for place, each in of_heads.items()}
-    scale = Scale.of(console, np.array([np.nan_to_num(each).max(initial=0) for each in small.values()]))
+    scale = ColourScale.of(
+        console, np.array([np.nan_to_num(each).max(initial=0) for each in small.values()])
+    )
     for band in bands:
         shown = [heads[i] for i in band]
         print_line(console, _head(shown, indent, width))
@@ -64,7 +66,7 @@ def print_overview(
     print_line(console, Text(_sentence(maps, width, scale), "dim"))
 
 
-def _sentence(maps: TokenGrid, width: int, scale: Scale) -> str:
+def _sentence(maps: TokenGrid, width: int, scale: ColourScale) -> str:
     """Explain the small maps."""
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
     queries, keys = positions(maps)
@@ -80,7 +82,7 @@ def _sentence(maps: TokenGrid, width: int, scale: Scale) -> str:
     return f"a map for each head: {n_Q} queries downwards, {n_K} keys across{pooling}{blank}"
 
 
-def height_of(width: int, scale: Scale) -> int:
+def height_of(width: int, scale: ColourScale) -> int:
     """Return the rows of a square map of `width` spots, or slightly fewer to leave a gap below."""
     return (width - 1) // 2 * 2 + 1 if scale.rows_per_line == 2 else ceil(width / 2)
 
@@ -102,7 +104,7 @@ def small_map(maps: TokenGrid, attention: np.ndarray, width: int, height: int) -
     return small
 
 
-def picture(small: np.ndarray | None, width: int, scale: Scale) -> list[Text]:
+def picture(small: np.ndarray | None, width: int, scale: ColourScale) -> list[Text]:
     """Draw a map `width` characters wide, about square, with a gap below; None has no lines."""
     import numpy as np
 

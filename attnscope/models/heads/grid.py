@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.document.grid.colours import Scale, pixel_lines
+from attnscope.document.grid.colours import ColourScale, pixel_lines
 from attnscope.document.grid.overview import HEAD, HEAD_STYLE, LAYER
 from attnscope.document.grid.pooling import chunks
 from attnscope.document.terminal import print_line
@@ -129,7 +129,7 @@ def print_grids(table: HeadMetrics, console: Console, metrics: Sequence[str]) ->
 
 def _print_large(grid: Grid, console: Console) -> None:
     """Print one metric as large as possible."""
-    scale = Scale.of(console, grid.values)
+    scale = ColourScale.of(console, grid.values)
     for line in _title(grid, scale):
         print_line(console, line)
     indent = max(len(HEAD), len(str(grid.layers[-1]))) + 1
@@ -152,7 +152,7 @@ def _print_large(grid: Grid, console: Console) -> None:
     print_line(console, Text(_sentence([grid], scale, drawn), "dim"))
 
 
-def _cells(grid: Grid, room: int, scale: Scale) -> tuple[int, Callable[[float], str] | None]:
+def _cells(grid: Grid, room: int, scale: ColourScale) -> tuple[int, Callable[[float], str] | None]:
     """Return the width of a cell, and the format of its value, or None if values do not fit."""
 
     def whole(value: float) -> str:
@@ -172,7 +172,7 @@ def _cells(grid: Grid, room: int, scale: Scale) -> tuple[int, Callable[[float], 
 
 
 def _lines(
-    values: np.ndarray, scale: Scale, width: int, write: Callable[[float], str] | None = None
+    values: np.ndarray, scale: ColourScale, width: int, write: Callable[[float], str] | None = None
 ) -> list[Text]:
     """Return a line for each layer, with a cell for each head; a dash marks a missing value."""
     levels = len(scale.ramp or scale.marks.shades[1:])
@@ -205,7 +205,7 @@ def _print_small(grids: list[Grid], console: Console) -> None:
     least = min(console.width, max(NARROWEST, n_head))
     beside = min(len(grids), (console.width + GAP) // (least + GAP)) or 1
     room = (console.width + GAP) // beside - GAP
-    scales = [Scale.of(console, grid.values) for grid in grids]
+    scales = [ColourScale.of(console, grid.values) for grid in grids]
     wide = min(SQUARE, max(1, room // n_head))
     pixels = wide == 1 or (scales[0].rows_per_line == 2 and n_layer > MOST_LINES)
     pictures = [
@@ -231,7 +231,7 @@ def _print_small(grids: list[Grid], console: Console) -> None:
     print_line(console, Text(_sentence(grids, scales[0], drawn), "dim"))
 
 
-def _picture(values: np.ndarray, scale: Scale, room: int, wide: int, pixels: bool) -> list[Text]:
+def _picture(values: np.ndarray, scale: ColourScale, room: int, wide: int, pixels: bool) -> list[Text]:
     """Draw a small grid at most `room` characters wide; if heads do not fit, some go below the others.
 
     Args:
@@ -253,7 +253,7 @@ def _picture(values: np.ndarray, scale: Scale, room: int, wide: int, pixels: boo
     return lines
 
 
-def _title(grid: Grid, scale: Scale) -> list[Text]:
+def _title(grid: Grid, scale: ColourScale) -> list[Text]:
     """Return lines with the metric's name and range, and with the head of the largest value."""
     name = Text.assemble((grid.metric, "bold"), "  ", grid.range(scale.marks.dash))
     return [name, Text(grid.leader(), "dim")]
@@ -266,14 +266,14 @@ def _clean(values: np.ndarray) -> np.ndarray:
     return np.maximum(np.nan_to_num(values), 0.0)
 
 
-def _print_line(console: Console, scale: Scale, line: Text) -> None:
+def _print_line(console: Console, scale: ColourScale, line: Text) -> None:
     """Print a line of a picture, without trailing blanks if there are no colours."""
     if not scale.ramp:
         line.rstrip()
     console.print(line, soft_wrap=True)
 
 
-def _sentence(grids: list[Grid], scale: Scale, drawn: list[Text]) -> str:
+def _sentence(grids: list[Grid], scale: ColourScale, drawn: list[Text]) -> str:
     """Explain grids of the same heads, and the marks in them."""
     layers, heads = _spelled(grids[0].layers, scale), _spelled(grids[0].heads, scale)
     layer, head = grids[0].layers[-1], grids[0].heads[-1]
@@ -286,7 +286,7 @@ def _sentence(grids: list[Grid], scale: Scale, drawn: list[Text]) -> str:
     return "; ".join(sentences)
 
 
-def _spelled(numbers: list[int], scale: Scale) -> str:
+def _spelled(numbers: list[int], scale: ColourScale) -> str:
     """Format sorted numbers, as a range if they are consecutive."""
     if len(numbers) == numbers[-1] - numbers[0] + 1 > 1:
         return f"{numbers[0]}{scale.marks.dash}{numbers[-1]}"

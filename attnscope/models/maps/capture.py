@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.checkpoints.indices import check_indices
 from attnscope.errors import ModelError
-from attnscope.models.attention_hook import AttentionInputs, Call
+from attnscope.models.attention_hook import AttentionCall, AttentionInputs
 from attnscope.models.heads.result import HeadRow
 from attnscope.models.layers import STACKS, layer_of, stack_of, why_repeated
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
@@ -69,7 +69,7 @@ class CollectedMaps:
     output: torch.Tensor
     layers: dict[tuple[str, int], int]
     n_layer: dict[str, int]
-    call: Call | None = None
+    call: AttentionCall | None = None
     eager: dict[str, str] = field(default_factory=dict)
     measured: list[HeadRow] = field(default_factory=list)
 
@@ -118,10 +118,10 @@ class MapCollector:
         self.rows: dict[str, list[int]] = {}  # the queries that are shown: all, or the generated ones
         self.layers: dict[tuple[str, int], int] = {}  # how many heads each layer has
         self.n_layer: dict[str, int] = {}
-        self.call: Call | None = None
+        self.call: AttentionCall | None = None
         self.unexplained: dict[str, str] = {}  # why, by stack
 
-    def compute(self, call: Call) -> None:
+    def compute(self, call: AttentionCall) -> None:
         """Compute the selected maps of one layer from the inputs of its attention."""
         layer = self.layer(call)
         if layer is None:
@@ -138,7 +138,7 @@ class MapCollector:
         if heads and self.keep == layer.stack:
             self.call = self.call or call
 
-    def collect(self, call: Call) -> None:
+    def collect(self, call: AttentionCall) -> None:
         """Collect the selected maps from the weights that a layer's own eager attention returned."""
         layer = self.layer(call)
         if layer is not None and layer.stack in self.stacks and call.weights is not None:

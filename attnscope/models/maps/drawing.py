@@ -15,7 +15,7 @@ from attnscope.document.blocks import Drawing
 from attnscope.document.columns import Column, check_columns
 from attnscope.document.grid import axes
 from attnscope.document.grid.axes import label
-from attnscope.document.grid.colours import Scale, pixel_lines
+from attnscope.document.grid.colours import ColourScale, pixel_lines
 from attnscope.document.grid.heatmap import print_heatmap
 from attnscope.document.grid.overview import print_overview
 from attnscope.document.grid.pooling import (
@@ -156,7 +156,7 @@ def _print_row(maps: AttentionMaps, attention: np.ndarray, query: int, console: 
 
     row = query - maps.first_query
     weights = attention[row]
-    scale = Scale.of(console, np.delete(weights, maps.left_out))
+    scale = ColourScale.of(console, np.delete(weights, maps.left_out))
     token = maps.query_tokens[row]
     text = axes.isolated(axes.token_text(token, scale))
     print_line(
@@ -167,7 +167,7 @@ def _print_row(maps: AttentionMaps, attention: np.ndarray, query: int, console: 
         console.print(line, soft_wrap=True)
 
 
-def _bars(maps: AttentionMaps, weights: list[float], scale: Scale, width: int) -> Iterator[Text]:
+def _bars(maps: AttentionMaps, weights: list[float], scale: ColourScale, width: int) -> Iterator[Text]:
     tokens = maps.key_tokens
     texts = [axes.token_text(token, scale) for token in tokens]
     number = len(str(len(tokens) - 1))
@@ -221,7 +221,7 @@ def _print_patches(
     query = first_query(picture) if query is None else query
     weights = weights_of(attention, query)
     patches = on_patches(without(maps, weights), picture)
-    scale = Scale.of(console, patches)
+    scale = ColourScale.of(console, patches)
     print_line(console, Text(axes.spelled(query_text(maps.query_tokens, query), scale)))
     lines = min(MOST_LINES, max(1, console.height - BESIDE)) if console.is_terminal else MOST_LINES
     for line in pixel_lines(_resized(patches, scale, console.width, lines), scale):
@@ -232,7 +232,7 @@ def _print_patches(
     print_line(console, Text(_elsewhere(maps, picture, weights, scale)))
 
 
-def _resized(patches: np.ndarray, scale: Scale, width: int, lines: int) -> np.ndarray:
+def _resized(patches: np.ndarray, scale: ColourScale, width: int, lines: int) -> np.ndarray:
     """Enlarge square patches up to `lines` lines, or pool them to the width."""
     import numpy as np
 
@@ -246,7 +246,7 @@ def _resized(patches: np.ndarray, scale: Scale, width: int, lines: int) -> np.nd
     return np.repeat(np.repeat(patches, larger, axis=0), larger * wide, axis=1)
 
 
-def _elsewhere(maps: AttentionMaps, picture: Picture, weights: np.ndarray, scale: Scale) -> str:
+def _elsewhere(maps: AttentionMaps, picture: Picture, weights: np.ndarray, scale: ColourScale) -> str:
     """Describe how the weight is divided between patches and other tokens."""
     end = picture.first + picture.rows * picture.columns
     other_keys = [i for i in range(len(weights)) if not picture.first <= i < end]

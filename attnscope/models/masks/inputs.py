@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Batch:
+class MaskedBatch:
     """The inputs of a model, and the tokens of each row.
 
     Attributes:
@@ -41,7 +41,7 @@ class Batch:
         return self.targets
 
     @classmethod
-    def of(cls, reading: Reading) -> Batch:
+    def of(cls, reading: Reading) -> MaskedBatch:
         """Return a batch of one text or image."""
         targets = [reading.target] if reading.target else []
         rows = [] if reading.picture else [reading.source]
@@ -65,7 +65,7 @@ class Batch:
 
 def read_texts(
     checkpoint: Checkpoint, config: Any, texts: Sequence[str], *, packed: bool, truncate: bool
-) -> Batch:
+) -> MaskedBatch:
     """Tokenize several texts.
 
     Args:
@@ -102,7 +102,7 @@ def read_texts(
     for reading, length in zip(readings, lengths, strict=True):
         added = [Token(token.text, special=True)] * (longest - length)
         sources.append(added + reading.source if left else reading.source + added)
-    return Batch(inputs, sources, notices=notices)
+    return MaskedBatch(inputs, sources, notices=notices)
 
 
 def _padded(rows: Sequence[Any], value: int, longest: int, *, left: bool) -> Any:
@@ -116,7 +116,7 @@ def _padded(rows: Sequence[Any], value: int, longest: int, *, left: bool) -> Any
 
 def _packed(
     checkpoint: Checkpoint, config: Any, readings: Sequence[Reading], notices: list[str]
-) -> Batch:
+) -> MaskedBatch:
     """Put texts into one row."""
     import torch
 
@@ -137,4 +137,4 @@ def _packed(
         *notices,
         f"packed: {len(readings)} texts share a row of {longest} tokens, without padding mask",
     ]
-    return Batch(inputs, [[token for each in readings for token in each.source]], notices=notices)
+    return MaskedBatch(inputs, [[token for each in readings for token in each.source]], notices=notices)

@@ -11,7 +11,7 @@ from attnscope.checkpoints.indices import check_indices, parse_indices
 from attnscope.checkpoints.loaded import LoadedModel, find_model
 from attnscope.document.result import Check
 from attnscope.errors import ModelError, OptionError
-from attnscope.models.masks.inputs import Batch, read_texts
+from attnscope.models.masks.inputs import MaskedBatch, read_texts
 from attnscope.models.masks.observed import ObservedMask, observe_masks
 from attnscope.models.masks.options import InputOptions, LayerOptions
 from attnscope.models.read_inputs import read_inputs
@@ -108,7 +108,7 @@ def model_masks(
     return ModelMasks(checkpoint.name, groups, checks, notices + _notices(run.kernel, chosen))
 
 
-def _load(checkpoint: Checkpoint, inputs: InputOptions, run: LayerOptions) -> tuple[Any, Batch]:
+def _load(checkpoint: Checkpoint, inputs: InputOptions, run: LayerOptions) -> tuple[Any, MaskedBatch]:
     """Load a model and its input."""
     from attnscope.models.decode import give_target
     from attnscope.models.load import device_of, disable_cache, load_config, load_model
@@ -132,7 +132,7 @@ def _load(checkpoint: Checkpoint, inputs: InputOptions, run: LayerOptions) -> tu
         reading.to(device)
         if inputs.target is not None:
             give_target(checkpoint, model, reading)
-        batch = Batch.of(reading)
+        batch = MaskedBatch.of(reading)
     batch.inputs = {name: tensor.to(model.device) for name, tensor in batch.inputs.items()}
     _check_kernel(checkpoint.name, model, run.kernel)
     return model, batch
@@ -155,7 +155,9 @@ def _check_kernel(name: str, model: Any, kernel: str | None) -> None:
         )
 
 
-def _observe(model: Any, batch: Batch, kernel: str | None, *, measures: bool) -> list[ObservedMask]:
+def _observe(
+    model: Any, batch: MaskedBatch, kernel: str | None, *, measures: bool
+) -> list[ObservedMask]:
     """Run a model, and return the masks of all layers in order."""
     from attnscope.models.forward import run as run_model
 
@@ -192,7 +194,7 @@ def _uncompiled() -> Any:
 
 
 def _not_observed(
-    checkpoint: Checkpoint, model: Any, batch: Batch, masks: list[ObservedMask]
+    checkpoint: Checkpoint, model: Any, batch: MaskedBatch, masks: list[ObservedMask]
 ) -> list[str]:
     """Add the masks of stacks that do not call the registry, from their own weights; return notices.
 
@@ -221,7 +223,7 @@ def _not_observed(
 
 
 def _from_weights(
-    checkpoint: Checkpoint, model: Any, batch: Batch, stacks: Sequence[str]
+    checkpoint: Checkpoint, model: Any, batch: MaskedBatch, stacks: Sequence[str]
 ) -> Iterator[ObservedMask]:
     """Yield masks that follow from the weights that a model returns."""
     from attnscope.models.eager import returned_maps
@@ -270,7 +272,7 @@ def _chosen(
     return [each for each in masks if each.stack in kept and (layers is None or each.layer in layers)]
 
 
-def _groups(masks: Sequence[ObservedMask], batch: Batch) -> list[LayerGroup]:
+def _groups(masks: Sequence[ObservedMask], batch: MaskedBatch) -> list[LayerGroup]:
     """Group layers of one stack whose queries see the same keys through the same kernel."""
     import torch
 

@@ -35,7 +35,7 @@ class OverBudget(BaseException):
     """The end of a run that exceeds the budget; no `except Exception` of the code catches it."""
 
 
-class Budget:
+class RunBudget:
     """The limits of the runs with other sizes, and what has been spent.
 
     Args:
@@ -114,14 +114,14 @@ class Budget:
         return None
 
 
-def budget_after(n_bytes: int, memory: int | None) -> Budget:
+def budget_after(n_bytes: int, memory: int | None) -> RunBudget:
     """Return the budget of a search, after a first run that took that many bytes.
 
     Args:
         memory: the bytes that a run may take; None for the default.
     """
     allowed = max(LEAST_BYTES, TIMES_THE_BYTES * n_bytes) if memory is None else memory
-    return Budget(allowed, SECONDS)
+    return RunBudget(allowed, SECONDS)
 
 
 class MemoryEstimate:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from attnscope.observe.axes.expressions import Expression, of_word, parse_expression
 from attnscope.observe.axes.observed import ObservedAxes
 from attnscope.observe.axes.symbols import AxisOrigin
-from attnscope.observe.instrument.failure import Part
+from attnscope.observe.instrument.failure import FailedTensor
 from attnscope.observe.trace import Step
 
 
@@ -43,7 +43,7 @@ class AxisOrigins:
         """Return what the code says of each axis of a step."""
         return self._origins(self.sizes.get(id(step)), len(step.shape))
 
-    def of_part(self, part: Part) -> tuple[AxisOrigin, ...]:
+    def of_part(self, part: FailedTensor) -> tuple[AxisOrigin, ...]:
         """Return what the code says of each axis of an expression."""
         return self._origins(self.observed.sizes_of_part(part), len(part.shape))
 

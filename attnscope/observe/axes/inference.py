@@ -15,7 +15,7 @@ from attnscope.errors import AttnscopeError, is_a, stored_in
 from attnscope.observe.axes.requirements import Requirement
 from attnscope.observe.axes.search import Attempt, Search
 from attnscope.observe.axes.symbols import AxisOrigin, Symbols
-from attnscope.observe.instrument.failure import Failure, Part, Shape
+from attnscope.observe.instrument.failure import FailedTensor, Failure, Shape
 from attnscope.observe.instrument.rewrite import Place
 from attnscope.observe.trace import Condition, Source, Step
 
@@ -36,7 +36,7 @@ Key = tuple[str | None, int | None, str]
 
 
 @dataclass
-class Run:
+class SizedRun:
     """One run of the code.
 
     Attributes:
@@ -94,8 +94,8 @@ class Inferred:
     """
 
     symbols: Symbols
-    runs: list[Run]
-    refusals: list[tuple[Requirement, Run, dict[str, int]]] = field(default_factory=list)
+    runs: list[SizedRun]
+    refusals: list[tuple[Requirement, SizedRun, dict[str, int]]] = field(default_factory=list)
     required: list[Requirement] = field(default_factory=list)
     assumed: list[Requirement] = field(default_factory=list)
     complete: bool = True
@@ -130,7 +130,7 @@ class Inferred:
             turns = len(shapes[0][key])
             yield step, [_same_turn(each.get(key, []), turn, turns) for each in shapes]
 
-    def dims_of(self, part: Part) -> tuple[str, ...]:
+    def dims_of(self, part: FailedTensor) -> tuple[str, ...]:
         """Return the dims of an expression of the first run."""
         shapes = [run.parts.get(part.place) for run in self.runs]
         if shapes[0] is None or tuple(shapes[0]) != part.shape:
@@ -171,8 +171,8 @@ class Inferred:
 
 
 def infer(
-    base: Run,
-    attempt: Callable[[dict[str, int]], Run],
+    base: SizedRun,
+    attempt: Callable[[dict[str, int]], SizedRun],
     original: Mapping[str, int],
     *,
     axes: Collection[str] = (),
@@ -191,10 +191,10 @@ def infer(
         known: the requirements that the user states.
     """
     base_keys = list(dict.fromkeys(map(_key, base.steps)))
-    tried: dict[tuple[int, ...], Run] = {}
+    tried: dict[tuple[int, ...], SizedRun] = {}
     sizes_of: dict[int, dict[str, int]] = {}
 
-    def run_with(sizes: dict[str, int]) -> Run:
+    def run_with(sizes: dict[str, int]) -> SizedRun:
         key = tuple(sizes[name] for name in original)
         if key not in tried:
             tried[key] = attempt(sizes)
@@ -227,7 +227,7 @@ def infer(
         other_plan = other.plan()
         if other_plan is not None:
             search, plan = other, other_plan
-    refusals = [(r, run, sizes_of[id(run)]) for r, run in search.refusals if isinstance(run, Run)]
+    refusals = [(r, run, sizes_of[id(run)]) for r, run in search.refusals if isinstance(run, SizedRun)]
     runs, all_sizes = [base], [dict(original)]
     turns = [plan.sizes(turn) for turn in range(N_RUNS)] if plan is not None else []
     for sizes in [*turns, *(other.sizes(0) for other in search.others)]:
@@ -265,7 +265,7 @@ def conditions(inferred: Inferred) -> list[Condition]:
     return required + [Condition(str(each), required=False) for each in inferred.assumed]
 
 
-def _rejection(requirement: Requirement, run: Run) -> Condition:
+def _rejection(requirement: Requirement, run: SizedRun) -> Condition:
     """Return a condition, and where the code rejects sizes that do not fulfil it."""
     failure = run.failure
     if failure is not None:
@@ -375,7 +375,7 @@ def _in_words(
     return f"{failure.expression} works {why}: {shapes}. With {others} it fails. {end}"
 
 
-def _with_dims(inferred: Inferred, part: Part) -> str:
+def _with_dims(inferred: Inferred, part: FailedTensor) -> str:
     """Describe a part with the names of its axes, inferred from runs where equal sizes differ."""
     base = inferred.runs[0]
     refused = [
@@ -391,7 +391,7 @@ def _with_dims(inferred: Inferred, part: Part) -> str:
     return f"{part.text} [{', '.join(axes)}]"
 
 
-def _mixes(failure: Failure, runs: Sequence[Run]) -> bool:
+def _mixes(failure: Failure, runs: Sequence[SizedRun]) -> bool:
     """Return whether a view splits several axes and merges them in another way, in any run.
 
     Splitting one axis into heads, or merging heads into one axis, does not count.
@@ -432,7 +432,7 @@ def regroupings(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]
     return groups
 
 
-def _base_shape(part: Part, base: Run) -> Shape | None:
+def _base_shape(part: FailedTensor, base: SizedRun) -> Shape | None:
     if part.place in base.parts:
         return tuple(base.parts[part.place])
     line = part.place[1]
@@ -452,7 +452,7 @@ def _key(step: Step) -> Key:
     return step.file, step.line, step.name
 
 
-def _degenerate(run: Run, base: Run) -> set[Key]:
+def _degenerate(run: SizedRun, base: SizedRun) -> set[Key]:
     """Return the steps of which axes have vanished, or have become so short that they broadcast."""
     before = _shapes_by_key(base.steps)
     return {

@@ -38,8 +38,8 @@ from attnscope.observe.axes.constructors import UNKNOWN, kept_arguments, sizes_o
 from attnscope.observe.axes.expressions import Expression, Powers, combined, of_number, of_word
 from attnscope.observe.axes.flow import ONE, Axes, Axis, Flow, Piece, has_unit, size_of, whole
 from attnscope.observe.instrument.code_swap import Relay
-from attnscope.observe.instrument.failure import Part
-from attnscope.observe.instrument.rewrite import Place, Site, Target
+from attnscope.observe.instrument.failure import FailedTensor
+from attnscope.observe.instrument.rewrite import Place, RecordingSite, Target
 from attnscope.observe.trace import Step
 
 BY_USER = -1
@@ -59,7 +59,7 @@ OF_CONFIG = {"self", "cls", "config", "cfg", "conf", "args", "params", "hparams"
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ObservedTensor:
     """A tensor in an expression of the code: its axes."""
 
     axes: Axes
@@ -71,17 +71,17 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Stored:
+class ObservedObject:
     """Any other object: the owner of attributes."""
 
     object: Any
 
 
-Value: TypeAlias = "Expression | Tensor | Stored | tuple[Value | None, ...]"
+Value: TypeAlias = "Expression | ObservedTensor | ObservedObject | tuple[Value | None, ...]"
 
 
 @dataclass
-class Frame:
+class FunctionFrame:
     """A function that runs.
 
     Attributes:
@@ -91,7 +91,7 @@ class Frame:
         values: the values of its variables.
     """
 
-    function: Site
+    function: RecordingSite
     depth: int
     call: ast.expr | None
     values: dict[str, Value | None] = field(default_factory=dict)
@@ -130,17 +130,17 @@ class ObservedAxes:
         self._stated: list[tuple[Expression, Expression]] = []  # sizes that the code says are equal
         self._rows: list[tuple[Step, Axes]] = []
         self._parts: dict[Place, Axes] = {}
-        self._frames: list[Frame] = []
+        self._frames: list[FunctionFrame] = []
         self._attributes: dict[tuple[str, int], Expression] = {}
         self._variables: dict[tuple[type, str, int], Expression] = {}  # of constructors
         self._modules: set[int] = set()
 
     # Called by the recorder.
 
-    def enter(self, function: Site, caller: Site | None) -> None:
+    def enter(self, function: RecordingSite, caller: RecordingSite | None) -> None:
         """Begin a function, called in an expression of the caller."""
         call = _parsed(caller.how) if caller is not None else None
-        self._frames.append(Frame(function, len(self._frames), call))
+        self._frames.append(FunctionFrame(function, len(self._frames), call))
 
     def leave(self) -> None:
         """End a function."""
@@ -150,7 +150,7 @@ class ObservedAxes:
         """Follow axes through an ATen operator that has run."""
         self.flow.operator(func, args, kwargs, out)
 
-    def value(self, site: Site, value: Any) -> None:
+    def value(self, site: RecordingSite, value: Any) -> None:
         """Learn from the value of an expression, which may be about to be bound."""
         frame = self._frames[-1]
         if site.how == "input" and site.targets:
@@ -173,7 +173,7 @@ class ObservedAxes:
 
     # What the code says about sizes.
 
-    def _arguments(self, frame: Frame, site: Site, values: Sequence[Any]) -> None:
+    def _arguments(self, frame: FunctionFrame, site: RecordingSite, values: Sequence[Any]) -> None:
         """Bind the arguments of a function; numbers are what the call says."""
         (targets,) = site.targets
         names = [name for name in targets if isinstance(name, str)] if isinstance(targets, tuple) else []
@@ -198,9 +198,9 @@ class ObservedAxes:
                 self.flow.equate(value, known)
             self._define(word, value, BY_USER)
 
-    def _weights(self, module: torch.nn.Module, frame: Frame) -> None:
+    def _weights(self, module: torch.nn.Module, frame: FunctionFrame) -> None:
         """Learn the sizes of a module's weights from its constructor."""
-        constructor = Frame(frame.function, frame.depth, None, {"self": Stored(module)})
+        constructor = FunctionFrame(frame.function, frame.depth, None, {"self": ObservedObject(module)})
         for text, attribute_name in kept_arguments(module):
             value = Relay.attribute(module, attribute_name)
             if type(value) is int:
@@ -257,7 +257,7 @@ class ObservedAxes:
             self._define(text, known[word], depth, is_spare=True)
         return value.of(symbols)
 
-    def _argument(self, frame: Frame, names: Sequence[str], name: str) -> Value | None:
+    def _argument(self, frame: FunctionFrame, names: Sequence[str], name: str) -> Value | None:
         """Return the value of an argument in the caller's expressions; None if it is not clear."""
         if frame.call is None or frame.depth == 0:
             return None
@@ -269,7 +269,7 @@ class ObservedAxes:
         return values[0] if values and all(value == values[0] for value in values) else None
 
     def _passed(
-        self, call: ast.Call, names: Sequence[str], name: str, caller: Frame
+        self, call: ast.Call, names: Sequence[str], name: str, caller: FunctionFrame
     ) -> Expression | None:
         """Return the value that a call has for an argument; None if that is not clear."""
         place = names.index(name) - (names[0] == "self" and isinstance(call.func, ast.Attribute))
@@ -280,7 +280,7 @@ class ObservedAxes:
         value = self._value_of(node, caller)
         return self.flow.resolved(value) if isinstance(value, Expression) else None
 
-    def _bind(self, target: Target, value: Any, known: Value | None, frame: Frame) -> None:
+    def _bind(self, target: Target, value: Any, known: Value | None, frame: FunctionFrame) -> None:
         """Bind a value to a name, or its elements to several names."""
         if isinstance(target, str):
             frame.values[target] = self._known(target, value, known, frame)
@@ -293,7 +293,7 @@ class ObservedAxes:
                     continue
                 self._bind(each, element, item, frame)
 
-    def _known(self, name: str, value: Any, known: Value | None, frame: Frame) -> Value | None:
+    def _known(self, name: str, value: Any, known: Value | None, frame: FunctionFrame) -> Value | None:
         """Return what is known of a value that gets a name."""
         if type(value) is int:
             if not (isinstance(known, Expression) and known.words and self.flow.has_size(known, value)):
@@ -302,11 +302,11 @@ class ObservedAxes:
                 self._define(name, known, frame.depth)
             return known
         if is_a(value, torch.Tensor):
-            return Tensor(self.flow.of(value))
+            return ObservedTensor(self.flow.of(value))
         if _is_sequence(value):
             fits = isinstance(known, tuple) and len(known) == len(value)
             return known if fits and all(type(each) is int for each in value) else None
-        return Stored(value)
+        return ObservedObject(value)
 
     def _variable(self, size: int) -> Expression:
         """Return a new symbol for a number that the code has a name for."""
@@ -348,7 +348,7 @@ class ObservedAxes:
 
     # Expressions of the code.
 
-    def _value_of(self, node: ast.expr | None, frame: Frame) -> Value | None:
+    def _value_of(self, node: ast.expr | None, frame: FunctionFrame) -> Value | None:
         """Return the value of an expression of sizes, as far as it is known."""
         match node:
             case ast.Constant(value=int(number)) if type(number) is int:
@@ -359,9 +359,13 @@ class ObservedAxes:
                 return of_number(-number)
             case ast.Attribute(value=owner_node, attr=attribute):
                 owner = self._value_of(owner_node, frame)
-                if isinstance(owner, Tensor):
+                if isinstance(owner, ObservedTensor):
                     return owner.sizes if attribute == "shape" else None
-                return self._attribute(owner.object, node, frame) if isinstance(owner, Stored) else None
+                return (
+                    self._attribute(owner.object, node, frame)
+                    if isinstance(owner, ObservedObject)
+                    else None
+                )
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
                 return self._values_of(elements, frame)
             case ast.BinOp():
@@ -373,7 +377,9 @@ class ObservedAxes:
                 return self._called(node, frame)
         return None
 
-    def _values_of(self, nodes: Sequence[ast.expr], frame: Frame) -> tuple[Value | None, ...] | None:
+    def _values_of(
+        self, nodes: Sequence[ast.expr], frame: FunctionFrame
+    ) -> tuple[Value | None, ...] | None:
         """Return the values of several expressions; None if one with a star is unknown."""
         result: list[Value | None] = []
         for node in nodes:
@@ -386,7 +392,7 @@ class ObservedAxes:
                 return None
         return tuple(result)
 
-    def _attribute(self, owner: Any, node: ast.Attribute, frame: Frame) -> Value | None:
+    def _attribute(self, owner: Any, node: ast.Attribute, frame: FunctionFrame) -> Value | None:
         """Return the value of an object's attribute, without running the user's code."""
         value = Relay.attribute(owner, node.attr)
         if type(value) is int and value > 0:
@@ -397,11 +403,11 @@ class ObservedAxes:
             self._define(node.attr, self._attributes[key], frame.depth)
             return self._attributes[key]
         if is_a(value, torch.Tensor):
-            return Tensor(self.flow.of(value))
+            return ObservedTensor(self.flow.of(value))
         is_plain = value is None or any(is_a(value, kind) for kind in (int, float, str))
-        return None if is_plain else Stored(value)
+        return None if is_plain else ObservedObject(value)
 
-    def _arithmetic(self, node: ast.BinOp, frame: Frame) -> Value | None:
+    def _arithmetic(self, node: ast.BinOp, frame: FunctionFrame) -> Value | None:
         """Return a sum, difference, product or quotient; of shapes, their concatenation."""
         one, other = self._value_of(node.left, frame), self._value_of(node.right, frame)
         if isinstance(one, tuple) and isinstance(other, tuple):
@@ -410,17 +416,17 @@ class ObservedAxes:
             return None
         return combined(node.op, one, other)
 
-    def _called(self, node: ast.Call, frame: Frame) -> Value | None:
+    def _called(self, node: ast.Call, frame: FunctionFrame) -> Value | None:
         """Return `x.size()`, `x.size(0)`, `len(x)`, `int(…)`, `tuple(…)` or `list(…)`."""
         name = _last_word(node.func)
         if isinstance(node.func, ast.Attribute) and name == "size":
             owner = self._value_of(node.func.value, frame)
             index = [*node.args, *(each.value for each in node.keywords)]
-            if isinstance(owner, Tensor):
+            if isinstance(owner, ObservedTensor):
                 return _item(owner.sizes, index[0]) if index else owner.sizes
         elif isinstance(node.func, ast.Name) and len(node.args) == 1 and not node.keywords:
             value = self._value_of(node.args[0], frame)
-            if name == "len" and isinstance(value, Tensor) and value.axes:
+            if name == "len" and isinstance(value, ObservedTensor) and value.axes:
                 return value.sizes[0]
             return value if name in ("int", "tuple", "list") else None
         return None
@@ -428,7 +434,7 @@ class ObservedAxes:
     # Expressions that say the sizes of their results.
 
     def _made(
-        self, node: ast.expr, value: Any, frame: Frame
+        self, node: ast.expr, value: Any, frame: FunctionFrame
     ) -> Iterator[tuple[torch.Tensor, Sequence[Value | None]]]:
         """Yield tensors, with the sizes that the expression says their axes have; None: unknown."""
         if isinstance(node, ast.Subscript) and type(value) is torch.Tensor:
@@ -471,7 +477,7 @@ class ObservedAxes:
         args: Sequence[ast.expr],
         keywords: Sequence[ast.keyword],
         parts: Sequence[Any],
-        frame: Frame,
+        frame: FunctionFrame,
     ) -> Iterator[tuple[torch.Tensor, Sequence[Value | None]]]:
         """Yield the parts of a tensor; their sizes are one, or a list."""
         by_name = {each.arg: each.value for each in keywords}
@@ -491,7 +497,7 @@ class ObservedAxes:
         args: Sequence[ast.expr],
         keywords: Sequence[ast.keyword],
         value: torch.Tensor,
-        frame: Frame,
+        frame: FunctionFrame,
     ) -> list[Value | None]:
         """Return the sizes of `x.repeat_interleave(n, dim)`: the repeated axis is n times as long."""
         by_name = {each.arg: each.value for each in keywords}
@@ -505,11 +511,13 @@ class ObservedAxes:
             sizes[place] = self.flow.resolved(whole(tuple(before))) * times
         return sizes
 
-    def _sliced(self, node: ast.Subscript, n_axes: int, frame: Frame) -> list[Value | None]:
+    def _sliced(self, node: ast.Subscript, n_axes: int, frame: FunctionFrame) -> list[Value | None]:
         """Return the sizes of `x[:T, n : n + 1]`."""
         given = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         owner = self._value_of(node.value, frame)
-        left = list(owner.sizes) if isinstance(owner, Tensor) else []  # of the axes of x from here on
+        left = (
+            list(owner.sizes) if isinstance(owner, ObservedTensor) else []
+        )  # of the axes of x from here on
         sizes: list[Value | None] = []
         for each in given:
             if isinstance(each, ast.Slice):
@@ -527,7 +535,9 @@ class ObservedAxes:
                 left = left[1:]
         return [*sizes, *[None] * (n_axes - len(sizes))]
 
-    def _length(self, part: ast.Slice, size: Expression | None, frame: Frame) -> Expression | None:
+    def _length(
+        self, part: ast.Slice, size: Expression | None, frame: FunctionFrame
+    ) -> Expression | None:
         """Return the length of a slice of an axis of this size; None if it is not known."""
         low = self._value_of(part.lower, frame) if part.lower else of_number(0)
         high = self._value_of(part.upper, frame) if part.upper else size
@@ -535,7 +545,7 @@ class ObservedAxes:
             return None
         return high - low
 
-    def _pattern(self, node: ast.Call, value: torch.Tensor, frame: Frame) -> list[Value | None]:
+    def _pattern(self, node: ast.Call, value: torch.Tensor, frame: FunctionFrame) -> list[Value | None]:
         """Return the sizes that a pattern of einops names, and their names as far as they are new."""
         text = str(node.args[1].value).partition("->")[2]  # type: ignore[attr-defined]
         axes = [each.strip("()").split() for each in re.findall(r"\([^()]*\)|[^\s()]+", text)]
@@ -560,7 +570,7 @@ class ObservedAxes:
                     self._define(letter, factor.value, frame.depth, is_spare=True)
         return [given.get(letters[0]) if len(letters) == 1 else None for letters in axes]
 
-    def _einsum(self, equation: Any, value: torch.Tensor, frame: Frame) -> None:
+    def _einsum(self, equation: Any, value: torch.Tensor, frame: FunctionFrame) -> None:
         """Note the letters of an equation as names for the axes of its result."""
         axes = [*str(equation).partition("->")[2].replace(" ", "")]
         if len(axes) == value.dim() and all(each.isidentifier() for each in axes):
@@ -607,7 +617,7 @@ class ObservedAxes:
         if [self._kinds(axes) for axes in rows] != before:
             del self.flow.values[symbol]
 
-    def sizes_of_part(self, part: Part) -> list[Expression | None] | None:
+    def sizes_of_part(self, part: FailedTensor) -> list[Expression | None] | None:
         """Return the sizes of the axes of an expression; None if they are unknown."""
         axes = self._parts.get(part.place)
         known = axes is not None and tuple(map(size_of, axes)) == part.shape
@@ -625,7 +635,7 @@ class ObservedAxes:
         sizes = {word: int(value.size(self.flow.sizes)) for value, word in names.items()}
         return {word: sizes[word] for word in dict.fromkeys(used)}
 
-    def dims_of(self, part: Part) -> tuple[str, ...] | None:
+    def dims_of(self, part: FailedTensor) -> tuple[str, ...] | None:
         """Return the dims of an expression; of a name, those of its last row."""
         axes = self._parts.get(part.place)
         if axes is not None and tuple(map(size_of, axes)) == part.shape:

@@ -17,7 +17,7 @@ from typing import Any
 
 from attnscope.errors import class_attribute, is_a, safe_str, stored_in
 from attnscope.observe.instrument.code_swap import Relay
-from attnscope.observe.instrument.failure import Failure, Part, Shape
+from attnscope.observe.instrument.failure import FailedTensor, Failure, Shape
 from attnscope.observe.instrument.rewrite import VIEWS, Place
 from attnscope.observe.trace import Crash, Operand
 
@@ -62,7 +62,7 @@ def failure_of(
         return Failure(file, line, _statement_at(file, line), None, [], exception)
     place = file, node.lineno, node.end_lineno or line, node.col_offset, node.end_col_offset or 0
     parts = [
-        Part(text, (file, *_span(each)), shape)
+        FailedTensor(text, (file, *_span(each)), shape)
         for each in _operands(node)
         for text, shape in _shapes(each, frame, shapes, file)
     ]
@@ -71,7 +71,9 @@ def failure_of(
     return failure
 
 
-def crash_of(failure: Failure, dims_of: Callable[[Part], tuple[str, ...] | None], file: str) -> Crash:
+def crash_of(
+    failure: Failure, dims_of: Callable[[FailedTensor], tuple[str, ...] | None], file: str
+) -> Crash:
     """Describe a failure in words.
 
     Args:
@@ -296,7 +298,7 @@ def _is_linear(failure: Failure, node: ast.Call, frame: FrameType) -> bool:
     if not issubclass(type(module), nn.Linear) or not failure.parts or not failure.parts[0].shape:
         return False
     text = f"{_text(node.func, failure.file)}.weight"
-    failure.parts.append(Part(text, failure.parts[0].place, tuple(module.weight.shape)))
+    failure.parts.append(FailedTensor(text, failure.parts[0].place, tuple(module.weight.shape)))
     return True
 
 

@@ -22,7 +22,7 @@ import torch
 
 from attnscope.attention.mask_rules import HIDES
 from attnscope.document.result import Finding
-from attnscope.observe.axes.inference import Inferred, Run, regroupings
+from attnscope.observe.axes.inference import Inferred, SizedRun, regroupings
 from attnscope.observe.axes.symbols import Symbols
 from attnscope.observe.diagnose.fully_masked import FullyMasked, flat
 from attnscope.observe.instrument.failure import Shape
@@ -53,7 +53,7 @@ class Triangle(NamedTuple):
     shape: tuple[int, int]
     line: Line
 
-    def of(self, tensor: torch.Tensor, rows_and_columns: tuple[Axis, ...]) -> torch.Tensor | None:
+    def of(self, tensor: torch.Tensor, rows_and_columns: tuple[MergedAxis, ...]) -> torch.Tensor | None:
         """Return these elements of a tensor of such matrices; None if it has others."""
         places = [axis.place for axis in rows_and_columns]
         if tuple(tensor.shape[place] for place in places) != self.shape:
@@ -63,7 +63,7 @@ class Triangle(NamedTuple):
         return tensor.movedim(places, (-2, -1))[..., is_zero]
 
 
-class Axis(NamedTuple):
+class MergedAxis(NamedTuple):
     """An axis of a tensor that views may have merged with others.
 
     Attributes:
@@ -105,11 +105,11 @@ class Note:
 
     factor: float | None = 1.0
     width: int | None = None
-    pair: tuple[Axis, ...] = ()
+    pair: tuple[MergedAxis, ...] = ()
     weight: bool = False
     repeated: bool = False
     widths: tuple[int, ...] = ()
-    sums_to_one: Axis | None = None
+    sums_to_one: MergedAxis | None = None
     softmax_dim: int = -1
     log: bool = False
     dropped: bool = False
@@ -334,7 +334,7 @@ class Watcher:
             self._used(a, left, rows)
             self._used(b, right, columns)
         else:
-            last = [Axis(place, size) for place, size in enumerate(out.shape)][-2:]
+            last = [MergedAxis(place, size) for place, size in enumerate(out.shape)][-2:]
             note = Note(
                 factor=factor,
                 width=a.shape[-1],
@@ -421,7 +421,7 @@ class Watcher:
                     " visible to them, so their attention weights are meaningless"
                 )
                 self._fully_masked.add(out, is_masked.unsqueeze(axis), Finding(message, line[1] or None))
-        over = Axis(axis, x.shape[axis] if x.dim() else 1)
+        over = MergedAxis(axis, x.shape[axis] if x.dim() else 1)
         dim_from_end = axis - max(x.dim(), 1)
         self._set(
             out,
@@ -704,7 +704,7 @@ def _mixes(note: Note, axis: int) -> bool:
     return bool(note.pair) and all(each.place != axis for each in own)
 
 
-def _with_axes(note: Note, move: Callable[[Axis], Axis | None]) -> Note:
+def _with_axes(note: Note, move: Callable[[MergedAxis], MergedAxis | None]) -> Note:
     """Return a note with its axes moved; those that are lost are left out."""
     if note.sums_to_one is None and not note.pair:
         return note
@@ -712,18 +712,18 @@ def _with_axes(note: Note, move: Callable[[Axis], Axis | None]) -> Note:
     return replace(note, pair=tuple(moved), sums_to_one=note.sums_to_one and move(note.sums_to_one))
 
 
-def _at(axis: Axis, place: int | None) -> Axis | None:
+def _at(axis: MergedAxis, place: int | None) -> MergedAxis | None:
     return None if place is None else axis._replace(place=place)
 
 
-def _moved(axis: Axis, before: tuple[int, ...], after: tuple[int, ...]) -> Axis | None:
+def _moved(axis: MergedAxis, before: tuple[int, ...], after: tuple[int, ...]) -> MergedAxis | None:
     """Return an axis after a view, found by the number of elements behind it; None if it is divided."""
     behind = math.prod(before[axis.place + 1 :]) * axis.behind
     found = []
     for index, size in enumerate(after):
         inner, rest = divmod(behind, max(math.prod(after[index + 1 :]), 1))
         if rest == 0 and inner and inner * axis.size <= size and size % (inner * axis.size) == 0:
-            found.append(Axis(index, axis.size, inner))
+            found.append(MergedAxis(index, axis.size, inner))
     alone = [each for each in found if each.behind == 1 and after[each.place] == each.size]
     # Of several axes of size 1, the one at the same distance from the end.
     from_end = len(before) - axis.place
@@ -855,7 +855,7 @@ def findings_of_one_run(
         sizes: the known sizes, by name.
     """
     names = Symbols({name: (size,) for name, size in sizes.items()})
-    inferred = Inferred(names, [Run(steps, parts, watcher.amounts)], complete=False)
+    inferred = Inferred(names, [SizedRun(steps, parts, watcher.amounts)], complete=False)
     findings = [*scale_findings(inferred), *watcher.findings]
     return sorted(findings, key=lambda finding: finding.line or 0)
 

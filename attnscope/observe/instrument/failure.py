@@ -10,7 +10,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Part:
+class FailedTensor:
     """A tensor in an expression that failed: its source text, its place, and its shape."""
 
     text: str
@@ -36,7 +36,7 @@ class Failure:
     line: int
     expression: str
     place: Place | None
-    parts: list[Part]
+    parts: list[FailedTensor]
     exception: BaseException
     kind: str = ""
     axes: list[tuple[int, int]] = field(default_factory=list)

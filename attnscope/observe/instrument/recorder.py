@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from attnscope.arrays import from_tensor, stats_of
 from attnscope.errors import class_attribute, class_name, is_a
 from attnscope.observe.instrument.cost import NOTHING, Cost, cost_of, storage_of, storages_in
-from attnscope.observe.instrument.rewrite import Place, Site, Star, Target
+from attnscope.observe.instrument.rewrite import Place, RecordingSite, Star, Target
 from attnscope.observe.torch_internals.dispatch import (
     TENSOR,
     OpOverload,
@@ -50,7 +50,7 @@ class Watch(Protocol):
 class AxisListener(Protocol):
     """The callbacks for all that says where axes come from."""
 
-    def enter(self, function: Site, caller: Site | None) -> None:
+    def enter(self, function: RecordingSite, caller: RecordingSite | None) -> None:
         """Begin a function, called in an expression of the caller."""
 
     def leave(self) -> None:
@@ -59,7 +59,7 @@ class AxisListener(Protocol):
     def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
         """Receive an ATen operator that has run."""
 
-    def value(self, site: Site, value: Any) -> None:
+    def value(self, site: RecordingSite, value: Any) -> None:
         """Receive the value of an expression, before it is bound."""
 
     def row(self, step: Step, tensor: torch.Tensor) -> None:
@@ -89,7 +89,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(
         self,
-        sites: Sequence[Site],
+        sites: Sequence[RecordingSite],
         file: str,
         line: int,
         *,
@@ -113,7 +113,9 @@ class Recorder(TorchDispatchMode):
         self.done = False
         self.error: Exception | None = None  # of attnscope itself; nothing is recorded after it
         self.device: str | None = None  # the device of the first tensor
-        self.functions: dict[tuple[str, int], Site] = {}  # functions that ran, by file and first line
+        self.functions: dict[
+            tuple[str, int], RecordingSite
+        ] = {}  # functions that ran, by file and first line
         self.parts: dict[Place, tuple[int, ...]] = {}  # the last shapes of subexpressions
 
         self._open: list[tuple[int, Cost]] = []  # the sites being evaluated, and their costs so far
@@ -307,7 +309,7 @@ class Recorder(TorchDispatchMode):
             sources.append(Source(function.how, function.line, "".join(lines).rstrip(), file))
         return sources
 
-    def _record_all(self, site: Site, value: Any, spent: Cost) -> Cost:
+    def _record_all(self, site: RecordingSite, value: Any, spent: Cost) -> Cost:
         """Record the tensors that a site binds to names, and return the cost that no row has got."""
         if _is_tensor(value):
             self._note_shape(site, value)
@@ -347,7 +349,7 @@ class Recorder(TorchDispatchMode):
         self,
         name: str,
         members: list[tuple[str, torch.Tensor, str]],
-        site: Site,
+        site: RecordingSite,
         spent: Cost,
         depth: int,
     ) -> None:
@@ -369,7 +371,7 @@ class Recorder(TorchDispatchMode):
         )
         self.steps.append(step)
 
-    def _note_shape(self, site: Site, value: torch.Tensor) -> None:
+    def _note_shape(self, site: RecordingSite, value: torch.Tensor) -> None:
         shape = sizes_of(value)
         if shape is not None:
             self.parts[site.place] = shape
@@ -379,7 +381,7 @@ class Recorder(TorchDispatchMode):
         name: str,
         tensor: torch.Tensor,
         shape: tuple[int, ...],
-        site: Site,
+        site: RecordingSite,
         how: str,
         spent: Cost,
         depth: int,

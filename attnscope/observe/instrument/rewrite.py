@@ -10,7 +10,7 @@ runs as
 
     Q_feat = <relay>.end(7, <relay>.begin(7), self.W_Q(Q))
 
-where 7 is the index of the `Site`. `begin` is evaluated before the expression and `end`
+where 7 is the index of the `RecordingSite`. `begin` is evaluated before the expression and `end`
 after it, so everything computed between the two belongs to this name. A subexpression is
 passed through `<relay>.part(8, …)`, which stores its shape, so that the operands of
 a failing expression are known. `code_swap` puts a relay into the code.
@@ -56,7 +56,7 @@ class Star:
 
 
 @dataclass(frozen=True)
-class Site:
+class RecordingSite:
     """A place in a source file where a value gets a name or is passed on, or where a function begins.
 
     Attributes:
@@ -90,7 +90,7 @@ class Rewritten:
         modules: the rewritten code of each whole file.
     """
 
-    sites: tuple[Site, ...]
+    sites: tuple[RecordingSite, ...]
     codes: dict[tuple[str, str, int], CodeType]
     originals: dict[tuple[str, str, int], list[CodeType]]
     modules: dict[str, CodeType]
@@ -123,7 +123,7 @@ def _source(file: str) -> str:
 
 @lru_cache(maxsize=16)
 def _rewrite(sources: tuple[tuple[str, str], ...], parts: bool, flags: int) -> Rewritten:
-    sites: list[Site] = []
+    sites: list[RecordingSite] = []
     result = Rewritten((), {}, {}, {})
     for file, text in sources:
         is_cell = not os.path.exists(file)
@@ -180,7 +180,7 @@ _Scope = TypeVar("_Scope", ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetCo
 class _Rewriter(ast.NodeTransformer):
     """The transformer that inserts recording calls into the functions of a module."""
 
-    def __init__(self, file: str, text: str, sites: list[Site], *, parts: bool) -> None:
+    def __init__(self, file: str, text: str, sites: list[RecordingSite], *, parts: bool) -> None:
         self.file = file
         self.lines = [line.encode() for line in io.StringIO(text)]
         self.sites = sites
@@ -512,7 +512,7 @@ class _Rewriter(ast.NodeTransformer):
     ) -> int:
         lines, columns = (node.lineno, node.end_lineno), (node.col_offset, node.end_col_offset)  # type: ignore[attr-defined]
         self.sites.append(
-            Site(targets, how, (self.file, *lines, *columns), line or lines[0], tuple(elements))
+            RecordingSite(targets, how, (self.file, *lines, *columns), line or lines[0], tuple(elements))
         )
         return len(self.sites) - 1
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import SourceError, class_name, safe_str
 from attnscope.observe.instrument.code_swap import Relay, Silence, lent
 from attnscope.observe.instrument.live_objects import live_objects, reachable
-from attnscope.observe.instrument.rewrite import Site, rewrite
+from attnscope.observe.instrument.rewrite import RecordingSite, rewrite
 from attnscope.observe.torch_internals.compiler import (
     compiled_functions,
     hidden_from_compiler,
@@ -75,7 +75,7 @@ class Session:
         self.relay = Relay()
         self.stack = ExitStack()
         self.without_gradients = False
-        self.sites: tuple[Site, ...] = ()
+        self.sites: tuple[RecordingSite, ...] = ()
         if not self.compiled:
             flags = self.function.__code__.co_flags & __future__.annotations.compiler_flag
             code = rewrite(self.files, parts=parts, flags=flags)

@@ -11,7 +11,7 @@ import torch
 
 from attnscope.observe.operators.chain import LAYOUT, site_of_scale, way_between
 from attnscope.observe.operators.follow import followed
-from attnscope.observe.operators.tape import Call, Tape, Value
+from attnscope.observe.operators.tape import Tape, TorchCall, Value
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Projection:
         is_all: whether all elements of Q, K or V come from it, and none from elsewhere, such as a cache.
     """
 
-    call: Call
+    call: TorchCall
     out: Value
     weight: Value
     bias: Value | None
@@ -118,7 +118,7 @@ class Anatomy:
     projections: dict[str, Projection] = field(default_factory=dict)
     origins: dict[str, torch.Tensor] = field(default_factory=dict)
     raw: Value | None = None
-    fused: Call | None = None
+    fused: TorchCall | None = None
 
     @property
     def end(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 
 from attnscope.observe.operators.follow import MOVES, Elements
-from attnscope.observe.operators.tape import Call, Value
+from attnscope.observe.operators.tape import TorchCall, Value
 
 MASKS = {"masked_fill", "where", "setitem", "masked_scatter", "index_put"}
 
@@ -171,14 +171,14 @@ def _is_mask(value: Value) -> bool:
     return value.name in ("add", "sub", "mul", "cat", "concat", "baddbmm") and bool(others)
 
 
-def calls_before(value: Value, *, through: Callable[[Call], bool]) -> Iterator[Call]:
+def calls_before(value: Value, *, through: Callable[[TorchCall], bool]) -> Iterator[TorchCall]:
     """Yield the calls that a tensor comes from, the nearest first of each argument, each once.
 
     Args:
         value: the tensor.
         through: whether to go on behind a call.
     """
-    visited: set[Call] = set()
+    visited: set[TorchCall] = set()
     left = [value.call]
     while left:
         call = left.pop()

@@ -7,7 +7,7 @@ from math import isfinite
 
 import torch
 
-from attnscope.observe.operators.tape import Call, NotReplayableError, Tape, Value
+from attnscope.observe.operators.tape import NotReplayableError, Tape, TorchCall, Value
 
 MOVES = {
     "view", "reshape", "transpose", "permute", "swapaxes", "swapdims", "moveaxis", "movedim",
@@ -53,7 +53,7 @@ def followed(tape: Tape, source: Value) -> dict[Value, Elements]:
     return found
 
 
-def _through(call: Call, found: dict[Value, Elements], source: Value) -> list[Elements | None]:
+def _through(call: TorchCall, found: dict[Value, Elements], source: Value) -> list[Elements | None]:
     """Return where elements are in the results of a call."""
     picks = is_selection(call)
     if picks or (call.name in MOVES and not _writes_number(call)):
@@ -72,7 +72,7 @@ def _through(call: Call, found: dict[Value, Elements], source: Value) -> list[El
     return [_beside(call, value, found, source) for value in call.outputs]
 
 
-def _padded(call: Call, found: Mapping[Value, Elements]) -> Elements | None:
+def _padded(call: TorchCall, found: Mapping[Value, Elements]) -> Elements | None:
     """Return where elements are after padding, whose values are not elements of the source."""
     number = float(call.argument(3, "value") or 0.0)
     if not isfinite(number):
@@ -81,7 +81,9 @@ def _padded(call: Call, found: Mapping[Value, Elements]) -> Elements | None:
     return result - (number + 1)
 
 
-def _beside(call: Call, value: Value, found: dict[Value, Elements], source: Value) -> Elements | None:
+def _beside(
+    call: TorchCall, value: Value, found: dict[Value, Elements], source: Value
+) -> Elements | None:
     """Return the elements of the argument that a function works on element by element.
 
     Of two terms, the one that holds more of its elements counts: in x·cos + y·sin, x stays in place,
@@ -134,7 +136,7 @@ def _share(value: Value, elements: Elements, source: Value) -> float:
     return float(ratio.abs().square().mean()) if ratio.numel() else 0.0
 
 
-def _writes_number(call: Call) -> bool:
+def _writes_number(call: TorchCall) -> bool:
     """Return whether a number is assigned to elements, which stay where they are."""
     if call.name == "setitem":
         return not isinstance(call.args[-1], Value)
@@ -144,7 +146,7 @@ def _writes_number(call: Call) -> bool:
     )
 
 
-def is_selection(call: Call) -> bool:
+def is_selection(call: TorchCall) -> bool:
     """Return whether a call multiplies by a matrix of zeros and ones that picks one element each.
 
     Such a constant matrix copies heads, or permutes features.

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import torch
 
 from attnscope.observe.operators.anatomy import Anatomy, Role
-from attnscope.observe.operators.tape import Call, Value
+from attnscope.observe.operators.tape import TorchCall, Value
 
 SDPA, FLEX = KERNELS = ("scaled_dot_product_attention", "flex_attention")
 """Functions of torch that compute attention as a whole."""
 
 
-def add_fused(anatomy: Anatomy, call: Call) -> None:
+def add_fused(anatomy: Anatomy, call: TorchCall) -> None:
     """Add the roles of a kernel; those inside have no elements on the tape.
 
     Source: the definitions in
@@ -46,7 +46,7 @@ def add_fused(anatomy: Anatomy, call: Call) -> None:
 
 
 def inside(
-    call: Call,
+    call: TorchCall,
     Q: torch.Tensor,
     K: torch.Tensor,
     V: torch.Tensor,
@@ -75,7 +75,7 @@ def inside(
     return found
 
 
-def _masked(call: Call, scores: torch.Tensor) -> torch.Tensor | None:
+def _masked(call: TorchCall, scores: torch.Tensor) -> torch.Tensor | None:
     """Return the masked scores; None if there is no mask."""
     n_Q, n_K = scores.shape[-2:]
     if call.argument(5, "is_causal", False):
@@ -91,7 +91,7 @@ def _masked(call: Call, scores: torch.Tensor) -> torch.Tensor | None:
     return scores + tensor
 
 
-def _modified(call: Call, scores: torch.Tensor) -> torch.Tensor | None:
+def _modified(call: TorchCall, scores: torch.Tensor) -> torch.Tensor | None:
     """Return the scores after FlexAttention's `score_mod` and mask; None if these change nothing."""
     shape = (*call.outputs[0].tensor.shape[:2], *scores.shape[-2:])
     by_head = scores.reshape(shape)
@@ -111,6 +111,6 @@ def _everywhere(
     return function(*scores, *[torch.arange(n) for n in shape])
 
 
-def dropout_of(call: Call | None) -> float:
+def dropout_of(call: TorchCall | None) -> float:
     """Return the rate at which a kernel drops weights, in any mode; 0 if it does not."""
     return float(call.argument(4, "dropout_p", 0.0)) if call is not None and call.name == SDPA else 0.0

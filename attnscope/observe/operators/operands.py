@@ -18,7 +18,7 @@ NOT_POSITIONS = re.compile(r"^(n_)?(b|bs|bsz|bh|h)$|batch|heads?$")
 
 
 @dataclass(frozen=True)
-class Operand:
+class ProjectionInput:
     """What a projection receives.
 
     Attributes:
@@ -40,7 +40,7 @@ class Operand:
         return f"{name}{place.text} (line {place.line})"
 
 
-def operand_of(projection: Projection) -> Operand:
+def operand_of(projection: Projection) -> ProjectionInput:
     """Return what a projection receives."""
     value = received_by(projection)
     while value.call is not None and value.name in LAYOUT:
@@ -50,7 +50,7 @@ def operand_of(projection: Projection) -> Operand:
         value = before
     calls = calls_before(value, through=lambda _: True)
     inputs = {each.input for call in calls for each in call.parents} | {value.input}
-    return Operand(value, value.input, frozenset(each for each in inputs if each is not None))
+    return ProjectionInput(value, value.input, frozenset(each for each in inputs if each is not None))
 
 
 def received_by(projection: Projection) -> Value:

@@ -7,7 +7,7 @@ from itertools import product
 
 from attnscope.observe.operators.chain import calls_before
 from attnscope.observe.operators.roles import weighted_values
-from attnscope.observe.operators.tape import Call, Tape, Value
+from attnscope.observe.operators.tape import Tape, TorchCall, Value
 
 
 def ranked_outputs(tape: Tape, returned: Sequence[Value]) -> list[int]:
@@ -58,7 +58,7 @@ def _is_beside(value: Value) -> bool:
     return tensor.ndim == 0 or not (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _sources(value: Value, calls: set[Call]) -> set[Value]:
+def _sources(value: Value, calls: set[TorchCall]) -> set[Value]:
     """Return the arguments and weights that a tensor depends on."""
     values = {value, *(parent for call in calls for parent in call.parents)}
     return {each for each in values if each.input is not None or each.is_weight}

@@ -16,7 +16,7 @@ Span = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceExpression:
     """An expression in a source file.
 
     Attributes:
@@ -31,7 +31,7 @@ class Place:
     variable: str | None
 
 
-def place_of(frame: FrameType) -> Place:
+def place_of(frame: FrameType) -> SourceExpression:
     """Return the place of the expression that a frame evaluates."""
     code = frame.f_code
     span = next(islice(code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
@@ -46,12 +46,12 @@ def forget_places() -> None:
 
 
 @cache
-def _place(file: str, line: int, span: tuple[int | None, ...]) -> Place:
+def _place(file: str, line: int, span: tuple[int | None, ...]) -> SourceExpression:
     if None in span:
-        return Place(file, line, linecache.getline(file, line).strip(), None)
+        return SourceExpression(file, line, linecache.getline(file, line).strip(), None)
     first, last, begin, end = (each or 0 for each in span)
     where: Span = (first, last, begin, end)
-    return Place(file, first, _text(file, where), _assigned(file).get(where))
+    return SourceExpression(file, first, _text(file, where), _assigned(file).get(where))
 
 
 def _text(file: str, span: Span) -> str:

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from attnscope.observe.operators.tape import Call, Value
+from attnscope.observe.operators.tape import TorchCall, Value
 
 MATRIX_PRODUCTS = {"matmul", "bmm", "mm", "baddbmm"}
 PRODUCTS = {*MATRIX_PRODUCTS, "einsum"}
 
 
 @dataclass(frozen=True)
-class Operand:
+class ProductOperand:
     """An operand of a product, and how to arrange its axes as `lead n width`.
 
     Attributes:
@@ -41,9 +41,9 @@ class Product:
         sizes: the size of each axis.
     """
 
-    call: Call
-    first: Operand
-    second: Operand
+    call: TorchCall
+    first: ProductOperand
+    second: ProductOperand
     lead: str
     rows: str
     columns: str
@@ -68,7 +68,7 @@ class Product:
                 )
                 yield replace(self, lead=lead, rows=each)
 
-    def arranged(self, operand: Operand, tensor: torch.Tensor, axes: str) -> torch.Tensor:
+    def arranged(self, operand: ProductOperand, tensor: torch.Tensor, axes: str) -> torch.Tensor:
         """Return an operand as `lead n width`, repeated over the lead axes that it does not have."""
         missing = [each for each in self.lead if each not in operand.axes]
         letters = operand.axes
@@ -105,7 +105,7 @@ def _expanded(tensor: torch.Tensor, letters: str, sizes: dict[str, int]) -> torc
     return tensor.expand(*(sizes[each] for each in letters))
 
 
-def product_of(call: Call) -> Product | None:
+def product_of(call: TorchCall) -> Product | None:
     """Return the product that a call computes; None if it computes none of two tensors."""
     if call.name in MATRIX_PRODUCTS:
         return _matrix_product(call)
@@ -124,7 +124,7 @@ def _letters(n: int, alphabet: str) -> str:
     return alphabet[:n]
 
 
-def _matrix_product(call: Call) -> Product | None:
+def _matrix_product(call: TorchCall) -> Product | None:
     """Return the product of `… i w` and `… w j`."""
     values = [each for each in (*call.args, *call.kwargs.values()) if isinstance(each, Value)]
     first, second = values[-2:] if len(values) >= 2 else (None, None)
@@ -142,7 +142,7 @@ def _matrix_product(call: Call) -> Product | None:
     )
 
 
-def _einsum(call: Call) -> Product | None:
+def _einsum(call: TorchCall) -> Product | None:
     """Return the product that an einsum of two tensors computes."""
     equation: Any = call.args[0] if call.args else None
     if not isinstance(equation, str) or len(call.parents) != 2:
@@ -171,7 +171,9 @@ def _einsum(call: Call) -> Product | None:
     )
 
 
-def _product(call: Call, first: Value, second: Value, left: str, right: str, out: str) -> Product | None:
+def _product(
+    call: TorchCall, first: Value, second: Value, left: str, right: str, out: str
+) -> Product | None:
     """Return a product by the letters of its axes; None if it is not one of two matrices."""
     if any(len(set(each)) < len(each) for each in (left, right, out)):
         return None
@@ -186,8 +188,8 @@ def _product(call: Call, first: Value, second: Value, left: str, right: str, out
     return _with_axes(
         Product(
             call,
-            Operand(first, left),
-            Operand(second, right),
+            ProductOperand(first, left),
+            ProductOperand(second, right),
             lead,
             only_left,
             only_right,

@@ -16,7 +16,7 @@ from attnscope.observe.operators.chain import (
 )
 from attnscope.observe.operators.follow import Elements, followed, is_selection, values_at
 from attnscope.observe.operators.products import PRODUCTS
-from attnscope.observe.operators.tape import Call, Tape, Value
+from attnscope.observe.operators.tape import Tape, TorchCall, Value
 
 
 def add_projections(anatomy: Anatomy) -> None:
@@ -136,7 +136,7 @@ def _projection_before(
     written. If they come from another linear map, it is not known which of them is meant.
     """
 
-    def goes_on(call: Call) -> bool:
+    def goes_on(call: TorchCall) -> bool:
         return call.name not in PRODUCTS or is_selection(call)
 
     parts = []
@@ -158,7 +158,7 @@ def _projection_before(
     return parts[0] if len(parts) == 1 else None
 
 
-def _weight_of(call: Call) -> Value | None:
+def _weight_of(call: TorchCall) -> Value | None:
     """Return the weight of a linear map: a parameter, or a part or a view of one."""
     if call.name == "linear":
         return leaf(call.parents[1])
@@ -170,7 +170,7 @@ def _weight_of(call: Call) -> Value | None:
     return None
 
 
-def _with_bias(tape: Tape, linear: Call) -> tuple[Value, Value | None]:
+def _with_bias(tape: Tape, linear: TorchCall) -> tuple[Value, Value | None]:
     """Return the output of a linear map with its bias added, and the bias."""
     if linear.name == "linear":
         bias = linear.argument(2, "bias")

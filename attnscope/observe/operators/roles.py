@@ -18,7 +18,7 @@ from attnscope.observe.operators.follow import Elements, followed, is_selection,
 from attnscope.observe.operators.fused import KERNELS, add_fused
 from attnscope.observe.operators.products import PRODUCTS, Product, product_of
 from attnscope.observe.operators.projections import add_output, add_projections
-from attnscope.observe.operators.tape import Call, Tape, Value
+from attnscope.observe.operators.tape import Tape, TorchCall, Value
 
 
 def anatomy_of(tape: Tape, output: Value) -> Anatomy:
@@ -79,7 +79,7 @@ def attentions_of(tape: Tape, output: Value) -> tuple[list[Anatomy], dict[Value,
 # Attention itself.
 
 
-def weighted_values(tape: Tape) -> Iterator[Call]:
+def weighted_values(tape: Tape) -> Iterator[TorchCall]:
     """Yield the calls that multiply attention by V: of fused kernels, or products with a softmax."""
     for call in tape.calls:
         if call.name == "scaled_dot_product_attention":
@@ -91,7 +91,7 @@ def weighted_values(tape: Tape) -> Iterator[Call]:
                 yield after.call
 
 
-def _core_at(tape: Tape, call: Call) -> tuple[Value, Product, Product] | None:
+def _core_at(tape: Tape, call: TorchCall) -> tuple[Value, Product, Product] | None:
     """Return a softmax, with the product before and the product after it, if a call computes one."""
     for value in call.outputs:
         if not _is_softmax(value):
@@ -133,7 +133,7 @@ def _product_before(value: Value) -> Product | None:
     """Return the product from which a tensor comes, element by element; None if there is none."""
     products = {*PRODUCTS, "linear"}
 
-    def is_product(call: Call) -> bool:
+    def is_product(call: TorchCall) -> bool:
         return call.name in products and not is_selection(call)
 
     for call in calls_before(value, through=lambda call: not is_product(call)):

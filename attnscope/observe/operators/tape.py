@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from attnscope.observe.operators.place import Place, place_of, user_frame
+from attnscope.observe.operators.place import SourceExpression, place_of, user_frame
 from attnscope.observe.torch_internals.dispatch import is_in_transform
 
 
@@ -35,7 +35,7 @@ class Value:
 
     index: int
     tensor: torch.Tensor
-    call: Call | None = None
+    call: TorchCall | None = None
     weight: str | None = None
     input: str | None = None
 
@@ -65,13 +65,13 @@ class Value:
         return self.call.parents if self.call is not None else ()
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> SourceExpression | None:
         """Where it is computed."""
         return self.call.place if self.call is not None else None
 
 
 @dataclass(eq=False, repr=False)
-class Call:
+class TorchCall:
     """One call of a function of torch.
 
     Attributes:
@@ -89,7 +89,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     parents: list[Value]
-    place: Place | None
+    place: SourceExpression | None
     in_place: bool
     outputs: list[Value] = field(default_factory=list)
 
@@ -174,7 +174,7 @@ class Tape(TorchFunctionMode):
         self.n_bytes = 0  # of the copies
         self.weights, self.inputs = dict(weights or {}), dict(inputs or {})
         self.values: list[Value] = []
-        self.calls: list[Call] = []
+        self.calls: list[TorchCall] = []
         self._live: dict[int, tuple[torch.Tensor, int, Value]] = {}  # by id; with the version
         self._writes: dict[int, list[_Write]] = {}  # what in-place functions wrote, by storage
 
@@ -201,7 +201,7 @@ class Tape(TorchFunctionMode):
         """
         for write in self._writes.get(_storage(tensor), ()):
             if write.version > version:
-                call = Call(
+                call = TorchCall(
                     write.to(tensor), "alias", (value, write.value), {}, [], write.value.place, False
                 )
                 call.parents = [value, write.value]
@@ -213,7 +213,7 @@ class Tape(TorchFunctionMode):
                 call.outputs = [self._remember(tensor, value)]
                 self.calls.append(call)
         if not _is_equal(value.tensor, tensor):  # written in a way that is not known
-            call = Call(None, "alias", (), {}, [value], value.place, False)
+            call = TorchCall(None, "alias", (), {}, [value], value.place, False)
             value = Value(len(self.values), _copied(tensor), call)
             call.outputs = [self._remember(tensor, value)]
             self.calls.append(call)
@@ -261,11 +261,12 @@ class Tape(TorchFunctionMode):
         if outputs:
             in_place = is_changed and outputs[0] is first
             self._note(
-                Call(func, short_name(name), noted_args, noted_kwargs, parents, place, in_place), outputs
+                TorchCall(func, short_name(name), noted_args, noted_kwargs, parents, place, in_place),
+                outputs,
             )
         return out
 
-    def _note(self, call: Call, outputs: Sequence[torch.Tensor]) -> None:
+    def _note(self, call: TorchCall, outputs: Sequence[torch.Tensor]) -> None:
         """Add a call with its results."""
         for tensor in outputs:
             value = Value(len(self.values), _copied(tensor), call)

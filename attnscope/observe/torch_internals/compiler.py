@@ -154,7 +154,7 @@ def hide(
     def imported(translator: ModuleType) -> None:
         taken_back.append(hide_from_compiler(translator, relay, silence, compiles))
 
-    finder = _Finder(imported)
+    finder = _CompilerFinder(imported)
     sys.meta_path.insert(0, finder)
 
     def take_back() -> None:
@@ -187,7 +187,7 @@ def found_by_others(
     return next((spec for spec in specs if spec is not None), None)
 
 
-class _Finder:
+class _CompilerFinder:
     """A meta path finder that delegates to the others, and calls back once the compiler is imported."""
 
     def __init__(self, imported: Callable[[ModuleType], None]) -> None:

@@ -28,7 +28,7 @@ FEW = 8  # the least length of the pieces of a broken line
 
 
 @dataclass
-class Line:
+class CodeLine:
     """One line of code.
 
     Attributes:
@@ -78,7 +78,7 @@ def source_text(trace: Trace) -> str:
     return "\n\n".join(_block(lines) for _, lines in annotated(trace))
 
 
-def annotated(trace: Trace) -> Iterator[tuple[Source, list[Line]]]:
+def annotated(trace: Trace) -> Iterator[tuple[Source, list[CodeLine]]]:
     """Yield each function that a trace ran, and its lines with the tensors that they compute."""
     functions = [_Function(source) for source in trace.source or []]
     current = 0
@@ -113,7 +113,7 @@ class _Function:
             if isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign)
         ]
         self.lines = [
-            Line(number, text)
+            CodeLine(number, text)
             for number, text in enumerate(_printable(source).split("\n"), start=source.line)
         ]
         if ast.get_docstring(node, clean=False) is not None:
@@ -217,7 +217,7 @@ def _first_word(name: str) -> str:
 # For people.
 
 
-def source_lines(source: Source, lines: list[Line], width: int | None) -> Iterator[Text]:
+def source_lines(source: Source, lines: list[CodeLine], width: int | None) -> Iterator[Text]:
     """Yield the lines of a function as `annotated` returns it, with its notes.
 
     Args:
@@ -269,7 +269,7 @@ def _theme() -> SyntaxTheme:
 
 
 def _rows(
-    line: Line, code: Text, notes: list[Text], place: int | None, room: int | None
+    line: CodeLine, code: Text, notes: list[Text], place: int | None, room: int | None
 ) -> Iterator[Text]:
     """Yield a line of code with the first note beside it, if it fits, and the others below."""
     if notes and place is not None and line.width <= place:
@@ -286,7 +286,7 @@ def _rows(
         yield from _broken(Text(" " * under) + note, under, room)
 
 
-def _notes(lines: list[Line]) -> list[list[Text]]:
+def _notes(lines: list[CodeLine]) -> list[list[Text]]:
     """Return the notes of each line: dims and shape of its tensors, with names if there are several."""
     alone = _widest_dims(line.steps[0] for line in lines if len(line.steps) == 1)
     notes = []
@@ -311,7 +311,7 @@ def _note(step: Step, name_width: int, dims_width: int) -> Text:
     return note.append_text(joined(shape_pieces(step.dims, step.shape), "×"))
 
 
-def _place_of_notes(lines: list[Line], notes: list[list[Text]], width: int | None) -> int | None:
+def _place_of_notes(lines: list[CodeLine], notes: list[list[Text]], width: int | None) -> int | None:
     """Return the column after which notes are aligned; None: they do not fit, and go below the lines."""
     widths = [line.width for line in lines if line.steps]
     if not widths:
@@ -340,7 +340,7 @@ def _broken(code: Text, indent: int, width: int | None) -> list[Text]:
 # For Markdown.
 
 
-def _block(lines: list[Line]) -> str:
+def _block(lines: list[CodeLine]) -> str:
     place = max((line.width for line in lines if line.steps), default=0)
     rows = []
     for line, notes in zip(lines, _notes(lines), strict=True):

@@ -43,7 +43,7 @@ class JoinedHeads(TensorFile):
 
 
 @dataclass(frozen=True)
-class Layer:
+class CheckpointLayer:
     """A layer of a checkpoint, as `mha` runs it.
 
     Attributes:
@@ -94,7 +94,7 @@ class Layer:
         return f"{self} computes more than mha, which leaves out {enumerated(missing)}"
 
 
-def open_layer(weights: Any, layer: int | None, stack: str | None) -> Layer | None:
+def open_layer(weights: Any, layer: int | None, stack: str | None) -> CheckpointLayer | None:
     """Open a layer of a checkpoint; None if no layer is selected.
 
     Args:
@@ -151,7 +151,7 @@ def open_layer(weights: Any, layer: int | None, stack: str | None) -> Layer | No
     if heads.stack.layout.cross:
         sizes["d_context"] = d_K
     formula = formula_of(heads, layer, own.d_head)
-    return Layer(heads.model, heads.stack.name, layer, files, sizes, formula)
+    return CheckpointLayer(heads.model, heads.stack.name, layer, files, sizes, formula)
 
 
 def _joined(name: str, slices: list[WeightSlice], model: str) -> TensorFile:

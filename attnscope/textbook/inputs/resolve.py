@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import OptionError, SizeError, heads_do_not_divide
 from attnscope.sizes import Sizes, called, one_dtype, shape_of
 from attnscope.tensor_files import TensorFile, tensor_of
-from attnscope.textbook.inputs.layer import Layer
+from attnscope.textbook.inputs.layer import CheckpointLayer
 from attnscope.textbook.inputs.projections import open_projections
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class RunInputs:
         return values.mT.contiguous() if self.columns else values
 
 
-def open_tensors(options: Mapping[str, Any], layer: Layer | None = None) -> Files:
+def open_tensors(options: Mapping[str, Any], layer: CheckpointLayer | None = None) -> Files:
     """Return the user's tensors, by their names in the textbook.
 
     Args:
@@ -213,7 +213,7 @@ def inputs_of_mha(
     files: Files,
     masks: Sequence[TensorFile],
     dtype: str | None,
-    layer: Layer | None = None,
+    layer: CheckpointLayer | None = None,
 ) -> tuple[RunInputs, bool]:
     """Resolve the inputs of `attnscope mha`; also return whether it is self-attention (K and V are Q).
 

@@ -22,7 +22,7 @@ BLOCK = 2**17
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ProductInputs:
     """The queries, keys and values that enter the product.
 
     Attributes:
@@ -60,7 +60,7 @@ class QueryBlock:
         return self.batch, self.head, self.queries
 
 
-def inputs_of(run: VerifiedRun) -> Inputs:
+def inputs_of(run: VerifiedRun) -> ProductInputs:
     """Recompute the queries, keys and values that enter the product from a run's inputs.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
@@ -76,10 +76,10 @@ def inputs_of(run: VerifiedRun) -> Inputs:
         V = np.concatenate((array(run.heads("V_past")), V), axis=2)
     if run.query is not None:
         Q = Q[:, :, run.query : run.query + 1]
-    return Inputs(unturned, Q, K, V)
+    return ProductInputs(unturned, Q, K, V)
 
 
-def attended(run: VerifiedRun, inputs: Inputs) -> Iterator[QueryBlock]:
+def attended(run: VerifiedRun, inputs: ProductInputs) -> Iterator[QueryBlock]:
     """Compute attention in blocks of queries, because all weights together would take too much memory.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1.

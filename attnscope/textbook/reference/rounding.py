@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnscope.textbook.reference.naive import Inputs, QueryBlock, merged, projected, with_heads
+from attnscope.textbook.reference.naive import ProductInputs, QueryBlock, merged, projected, with_heads
 from attnscope.textbook.reference.run import VerifiedRun
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Errors:
         inputs: the factors of the product.
     """
 
-    def __init__(self, run: VerifiedRun, inputs: Inputs) -> None:
+    def __init__(self, run: VerifiedRun, inputs: ProductInputs) -> None:
         import numpy as np
 
         self.run = run
@@ -151,7 +151,7 @@ class _Roundoff:
         return self.softmax_term * (n / 4 + n**0.5 + 8)
 
 
-def _of_entering(run: VerifiedRun, inputs: Inputs) -> dict[str, np.ndarray] | None:
+def _of_entering(run: VerifiedRun, inputs: ProductInputs) -> dict[str, np.ndarray] | None:
     """Return the errors of the factors Q, K and V; None if they are neither projected nor rotated."""
     import numpy as np
 
@@ -171,7 +171,7 @@ def _of_entering(run: VerifiedRun, inputs: Inputs) -> dict[str, np.ndarray] | No
     return errors
 
 
-def _of_projection(run: VerifiedRun, inputs: Inputs, name: str) -> np.ndarray:
+def _of_projection(run: VerifiedRun, inputs: ProductInputs, name: str) -> np.ndarray:
     """Return the error of Q, K or V before rotation, `n_batch n_head n d`; 0 if it is an input."""
     import numpy as np
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from attnscope.observe.axes import budget
-from attnscope.observe.axes.budget import Budget, MemoryEstimate, OverBudget, budget_after
+from attnscope.observe.axes.budget import MemoryEstimate, OverBudget, RunBudget, budget_after
 
 GIB = 2**30
 
@@ -44,7 +44,7 @@ def test_the_default_is_the_larger_of_1_gib_and_4_times_the_first_run():
 
 
 def test_after_its_last_run_a_search_ends_and_says_so():
-    limits = Budget(GIB, 60.0, n_runs=2)
+    limits = RunBudget(GIB, 60.0, n_runs=2)
     assert [limits.start() for _ in range(4)] == [True, True, False, False]
     assert "stopped after 2 runs" in limits.notice(is_complete=True)
 
@@ -52,7 +52,7 @@ def test_after_its_last_run_a_search_ends_and_says_so():
 @pytest.mark.parametrize(("clock", "seconds"), [("process_time", 6), ("monotonic", 60)])
 def test_time_ends_a_search_and_the_run_under_way(monkeypatch, clock, seconds):
     monkeypatch.setattr(budget, "BETWEEN_LOOKS", 0)
-    limits = Budget(GIB, 5.0)
+    limits = RunBudget(GIB, 5.0)
     assert limits.start()
     limits.check(0, GIB)
     now = getattr(time, clock)() + seconds
@@ -65,7 +65,7 @@ def test_time_ends_a_search_and_the_run_under_way(monkeypatch, clock, seconds):
 
 def test_the_cpu_time_is_asked_for_once_in_a_while(monkeypatch):
     asked = []
-    limits = Budget(GIB, 5.0)
+    limits = RunBudget(GIB, 5.0)
     monkeypatch.setattr(budget.time, "process_time", lambda: asked.append(1) or limits.begun[0])
     monkeypatch.setattr(budget.time, "monotonic", lambda: limits.begun[1] + 0.001 * len(asked))
     for _ in range(100):
@@ -74,7 +74,7 @@ def test_the_cpu_time_is_asked_for_once_in_a_while(monkeypatch):
 
 
 def test_a_run_ends_where_it_exceeds_its_memory():
-    limits = Budget(GIB, 60.0)
+    limits = RunBudget(GIB, 60.0)
     limits.check(1000, 1000)
     with pytest.raises(OverBudget):
         limits.check(1001, 1000)
@@ -85,7 +85,7 @@ def test_a_run_ends_where_it_exceeds_its_memory():
 
 
 def test_a_run_that_is_too_large_is_mentioned_only_if_axes_lack_names():
-    limits = Budget(GIB, 60.0)
+    limits = RunBudget(GIB, 60.0)
     assert limits.allows(GIB)
     assert not limits.too_large
     assert not limits.allows(GIB + 1)
@@ -95,17 +95,17 @@ def test_a_run_that_is_too_large_is_mentioned_only_if_axes_lack_names():
 
 
 def test_nothing_to_say_of_a_search_within_its_limits():
-    limits = Budget(GIB, 60.0)
+    limits = RunBudget(GIB, 60.0)
     assert limits.start()
     assert limits.notice(is_complete=False) is None
 
 
 def test_ctrl_c_ends_the_search_and_raises_only_while_code_runs():
-    limits = Budget(GIB, 60.0)
+    limits = RunBudget(GIB, 60.0)
     limits.interrupt()
     assert not limits.start()
     assert "stopped by Ctrl-C" in limits.notice(is_complete=True)
-    running = Budget(GIB, 60.0)
+    running = RunBudget(GIB, 60.0)
     running.is_running = True
     with pytest.raises(KeyboardInterrupt):
         running.interrupt()

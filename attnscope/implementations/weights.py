@@ -12,11 +12,12 @@ from torch import nn
 
 from attnscope.errors import OptionError
 from attnscope.implementations.weight_copy import WeightCopy
+from attnscope.observe.operator_names import CONTRACTIONS
 from attnscope.observe.operators.anatomy import Anatomy, Projection, leaf
 from attnscope.observe.operators.chain import calls_before
 from attnscope.observe.operators.follow import followed
 from attnscope.observe.operators.operands import operand_of
-from attnscope.observe.operators.products import PRODUCTS, product_of
+from attnscope.observe.operators.products import product_of
 from attnscope.observe.operators.tape import Tape
 
 
@@ -115,7 +116,7 @@ def _norm_before(anatomy: Anatomy, module: nn.Module) -> Iterator[Slot]:
         return
     operand = operand_of(anatomy.projections["Q"]).value
     known, width = _tensors(module), operand.tensor.shape[-1]
-    calls = calls_before(operand, through=lambda call: call.name not in {*PRODUCTS, "linear", "addmm"})
+    calls = calls_before(operand, through=lambda call: call.name not in CONTRACTIONS)
     found = (leaf(each) for call in calls for each in call.parents)
     names = dict.fromkeys(each.weight for each in found if each is not None and each.weight is not None)
     kept = [each for each in names if each in known and known[each].shape == (width,)]

@@ -105,3 +105,11 @@ def test_a_softmax_over_words_or_experts_is_not_a_layer():
         chosen = experts(x).softmax(-1)[..., :1] * x
         head(Layer()(head(chosen)[..., :8])).log_softmax(-1)
     assert depth_of(tape) == 1
+
+
+@pytest.mark.parametrize("times", [torch.mm, torch.matmul, lambda a, b: torch.tensordot(a, b, 1)])
+def test_every_product_with_the_weights_is_a_layer(times):
+    x = torch.randn(5, 8)
+    with Tape() as tape:
+        times(torch.softmax(times(x, x.T), -1), x)
+    assert depth_of(tape) == 1

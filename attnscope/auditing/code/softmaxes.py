@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from attnscope.attention.masks import hidden
+from attnscope.observe.operator_names import PRODUCTS, SOFTMAXES
 from attnscope.observe.operators.tape import Tape, TorchCall, Value
 
-SOFTMAX = ("softmax", "log_softmax")
-PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum", "tensordot")
 FUSED = (
     "scaled_dot_product_attention",
     "flex_attention",
@@ -29,9 +28,9 @@ def depth_of(tape: Tape) -> int:
     for call in tape.calls:
         depth = max((depths.get(parent, 0) for parent in call.parents), default=0)
         from_weights = any(parent in weights for parent in call.parents)
-        if call.name in FUSED or (from_weights and call.name in PRODUCTS):
+        if call.name in FUSED or (from_weights and call.name in {*PRODUCTS, "tensordot"}):
             depth += 1
-        elif call.name in SOFTMAX or (from_weights and call.name != "linear"):
+        elif call.name in SOFTMAXES or (from_weights and call.name != "linear"):
             weights.update(call.outputs)
         depths.update(dict.fromkeys(call.outputs, depth))
     return max(depths.values(), default=0)
@@ -61,7 +60,7 @@ def n_softmaxes(tape: Tape) -> int:
 
 def _hidden(call: TorchCall) -> torch.Tensor | None:
     """Find the keys that a softmax gives no weight to, `… n_Q n_K`; None for other calls."""
-    if call.name in SOFTMAX and call.parents:
+    if call.name in SOFTMAXES and call.parents:
         scores = call.parents[0].tensor
         dim = call.argument(1, "dim", -1)
         if not isinstance(dim, int) or scores.dim() < 2:

@@ -24,6 +24,7 @@ import attnscope
 from attnscope.auditing.measure.difference import EXACT, relative
 from attnscope.auditing.result import Line
 from attnscope.errors import AttnscopeError
+from attnscope.observe.operator_names import SOFTMAXES
 from attnscope.observe.operators.tape import Tape, TooLargeError, Value, tensors_in
 from attnscope.units import bytes_text
 
@@ -224,7 +225,7 @@ def _origin(leak: Value, moves: dict[int, str]) -> Value:
     """Return the tensor in which positions are mixed before the leak: weights of attention, or a sum."""
     behind = _behind([leak], lambda value: value.call is not None and moves.get(id(value)) == "mixed")
     mixed = sorted(behind[1:], key=lambda value: value.index)
-    weights = [each for each in mixed if each.name in ("softmax", "log_softmax")]
+    weights = [each for each in mixed if each.name in SOFTMAXES]
     return weights[-1] if weights else (mixed or [leak])[0]
 
 

@@ -18,6 +18,7 @@ import torch
 
 from attnscope.observe.axes.expressions import Expression, of_number, of_word
 from attnscope.observe.instrument.recorder import shape_of
+from attnscope.observe.operator_names import ATEN_PRODUCTS, ATEN_SAME, ATEN_SOFTMAXES, ATEN_VIEWS
 
 ONE = of_number(1)
 
@@ -34,13 +35,13 @@ Axis = tuple[Piece, ...]
 
 Axes = tuple[Axis, ...]
 
-PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1)}
-VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
+PRODUCTS = {name: places for name, places in ATEN_PRODUCTS.items() if name != "dot"}
+"""The result of `dot` has no axes."""
+
 SAME = {
-    "clone", "detach", "alias", "_to_copy", "contiguous", "lift_fresh", "tril", "triu", "cumsum", "flip",
-    "roll", "_softmax", "_safe_softmax", "_log_softmax", "native_dropout", "native_layer_norm",
-    "_fused_rms_norm", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like",
-    "masked_fill", "bernoulli", "scatter", "sort", "argsort", "_conj",
+    *ATEN_SAME, *ATEN_SOFTMAXES, "_log_softmax", "tril", "triu", "cumsum", "flip", "roll",
+    "native_dropout", "native_layer_norm", "_fused_rms_norm", "zeros_like", "ones_like", "empty_like",
+    "full_like", "rand_like", "randn_like", "masked_fill", "bernoulli", "scatter", "sort", "argsort",
 }  # fmt: skip
 """Operators whose results have the axes of their first argument, as far as the sizes are equal."""
 
@@ -419,7 +420,7 @@ def _reduce(
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(SAME, _same),
-    **dict.fromkeys(VIEWS, _view),
+    **dict.fromkeys(ATEN_VIEWS, _view),
     **dict.fromkeys(REDUCTIONS, _reduce),
     **{name: partial(_product, places=places) for name, places in PRODUCTS.items()},
     "permute": _permute,

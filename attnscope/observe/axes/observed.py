@@ -40,6 +40,7 @@ from attnscope.observe.axes.flow import ONE, Axes, Axis, Flow, Piece, has_unit, 
 from attnscope.observe.instrument.code_swap import Relay
 from attnscope.observe.instrument.failure import FailedTensor
 from attnscope.observe.instrument.rewrite import Place, RecordingSite, Target
+from attnscope.observe.operator_names import REGROUPS
 from attnscope.observe.trace import Step
 
 BY_USER = -1
@@ -50,9 +51,6 @@ NAMELESS = "_"
 
 CREATORS = {"zeros", "ones", "empty", "full", "rand", "randn", "arange"}
 """Functions whose arguments are the sizes of their result."""
-
-REGROUPS = {"view", "reshape", "unflatten"}
-"""Methods that split and merge axes."""
 
 OF_CONFIG = {"self", "cls", "config", "cfg", "conf", "args", "params", "hparams", "opt"}
 """Words that say nothing about which of several sizes an attribute is."""

@@ -19,13 +19,12 @@ from attnscope.errors import class_attribute, is_a, safe_str, stored_in
 from attnscope.observe.instrument.code_swap import Relay
 from attnscope.observe.instrument.failure import FailedTensor, Failure, Shape
 from attnscope.observe.instrument.rewrite import VIEWS, Place
+from attnscope.observe.operator_names import PRODUCTS_IN_SOURCE, REGROUPS
 from attnscope.observe.trace import Crash, Operand
 
 RAISE = dis.opmap["RAISE_VARARGS"]
 """The instruction with which `raise` and `assert` end."""
 
-PRODUCTS = {"matmul", "bmm", "mm", "mv", "dot", "baddbmm", "addmm", "__matmul__"}
-REGROUPS = {"view", "reshape", "unflatten"}
 JOINS = {"cat", "concat", "concatenate", "stack"}
 BROADCASTS = {
     *("add", "sub", "mul", "div", "multiply", "divide", "subtract", "true_divide", "where"),
@@ -267,7 +266,7 @@ def _compare(failure: Failure, node: ast.expr | ast.AugAssign, frame: FrameType)
             return
     shapes = [part.shape for part in failure.parts]
     computes = isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare)
-    if isinstance(getattr(node, "op", None), ast.MatMult) or name in PRODUCTS:
+    if isinstance(getattr(node, "op", None), ast.MatMult) or name in PRODUCTS_IN_SOURCE:
         failure.kind = "contraction"
         if len(shapes) >= 2:
             _compare_product(failure, shapes[-2], shapes[-1], len(shapes) - 2)

@@ -27,6 +27,7 @@ from attnscope.observe.axes.symbols import Symbols
 from attnscope.observe.diagnose.fully_masked import FullyMasked, flat
 from attnscope.observe.instrument.failure import Shape
 from attnscope.observe.instrument.rewrite import Place
+from attnscope.observe.operator_names import ATEN_PRODUCTS, ATEN_SAME, ATEN_SOFTMAXES, ATEN_VIEWS
 from attnscope.observe.torch_internals.dispatch import has_values, is_derivative, unseen
 from attnscope.observe.trace import Step
 from attnscope.units import bytes_text
@@ -126,17 +127,13 @@ PLAIN = Note()
 WEIGHT = Note(weight=True)
 UNKNOWN = Note(factor=None)
 
-# Positions of the two factors in a product's arguments.
-PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
-SOFTMAXES = {"_softmax", "_safe_softmax"}
 FUSED = re.compile(r"_scaled_dot_product_\w*attention\w*|_fused_sdp_choice")
-SAME = {"clone", "detach", "alias", "_to_copy", "contiguous", "lift_fresh", "_conj", "positive"}
-VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
 MASKS = {"masked_fill", "where", "add", "sub"}
 COPIES = {"clone", "copy_", "contiguous", "_to_copy"}
 EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 FACTORY = re.compile(r"new_|\w+_like$")  # they depend on the shape of their input
-UNCHANGED = SAME | VIEWS | {"permute", "transpose", "t", "unsqueeze", "expand", "select", "slice"}
+UNCHANGED = ATEN_SAME | ATEN_VIEWS
+UNCHANGED |= {"permute", "transpose", "t", "unsqueeze", "expand", "select", "slice"}
 
 
 class Watcher:
@@ -179,7 +176,7 @@ class Watcher:
         if mutable:
             self._bounds.clear()
             self._overwritten = True
-        if self.drawn and name not in PRODUCTS and not FACTORY.match(name):
+        if self.drawn and name not in ATEN_PRODUCTS and not FACTORY.match(name):
             self._depends(args, out)
         if name in COPIES:
             self._copied(name, args, out)
@@ -242,13 +239,13 @@ class Watcher:
         if not isinstance(out, torch.Tensor) or not out.is_floating_point():
             return
         bound: float | None = None
-        if name in PRODUCTS:
-            one, other = PRODUCTS[name]
+        if name in ATEN_PRODUCTS:
+            one, other = ATEN_PRODUCTS[name]
             factors = [self._bound(args[i]) for i in (one, other)]
             added = self._bound(args[0]) if one else 0.0
             if None not in (*factors, added):
                 bound = args[one].shape[-1] * math.prod(factors) + added  # type: ignore[arg-type]
-        elif name in SOFTMAXES:
+        elif name in ATEN_SOFTMAXES:
             bound = self._bound(args[0]) and 1.0
         elif name in UNCHANGED:
             bound = self._bound(args[0])
@@ -743,8 +740,8 @@ def _known(func: Any) -> tuple[str, Rule | None, bool]:
 
 def _rule(name: str) -> Rule | None:
     """Return the rule that propagates notes through an operator; None if it ends them."""
-    if name in PRODUCTS:
-        one, other = PRODUCTS[name]
+    if name in ATEN_PRODUCTS:
+        one, other = ATEN_PRODUCTS[name]
         added = name == "baddbmm"
         return lambda w, args, kwargs, out: w.product(args[one], args[other], out, added=added)
     if FUSED.fullmatch(name):
@@ -799,9 +796,9 @@ def _divided(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
 
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(SOFTMAXES, lambda w, args, kwargs, out: w.softmax(args[0], args[1], out)),
-    **dict.fromkeys(SAME, lambda w, args, kwargs, out: w.keeps(args[0], out)),
-    **dict.fromkeys(VIEWS, lambda w, args, kwargs, out: w.viewed(args[0], out)),
+    **dict.fromkeys(ATEN_SOFTMAXES, lambda w, args, kwargs, out: w.softmax(args[0], args[1], out)),
+    **dict.fromkeys(ATEN_SAME, lambda w, args, kwargs, out: w.keeps(args[0], out)),
+    **dict.fromkeys(ATEN_VIEWS, lambda w, args, kwargs, out: w.viewed(args[0], out)),
     **dict.fromkeys(MASKS, lambda w, args, kwargs, out: w.masked(args, out)),
     "permute": _permuted,
     "transpose": _transposed,

@@ -147,7 +147,7 @@ def _before_softmax(way: list[Value], softmax: Value) -> Value:
     A cast to another dtype is part of it.
     """
     end = way.index(softmax)
-    if softmax.name not in ("softmax", "_softmax"):
+    if softmax.name != "softmax":
         end = next(i for i, each in enumerate(way) if each.name == "exp")
         if way[end - 1].name == "sub" and _is_maximum(way[end - 1]):
             end -= 1

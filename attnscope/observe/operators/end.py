@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from attnscope.observe.operator_names import CONTRACTIONS
 from attnscope.observe.operators.anatomy import Anatomy, leaf
 from attnscope.observe.operators.chain import calls_before, way_between
 from attnscope.observe.operators.follow import followed
-from attnscope.observe.operators.products import PRODUCTS
 from attnscope.observe.operators.tape import Value
 
 NORMS = {"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"}
@@ -34,7 +34,7 @@ def projects_again(anatomy: Anatomy) -> bool:
         return False
     calls = calls_before(anatomy.output, through=lambda call: x.value not in call.outputs)
     return any(
-        call.name in {*PRODUCTS, "linear", "addmm"}
+        call.name in CONTRACTIONS
         and any(map(leaf, call.parents))
         and x.value in {source for each in call.parents for source in (each, *_sources(each))}
         for call in calls

@@ -7,6 +7,7 @@ from math import isfinite
 
 import torch
 
+from attnscope.observe.operator_names import CONTRACTIONS
 from attnscope.observe.operators.tape import NotReplayableError, Tape, TorchCall, Value
 
 MOVES = {
@@ -25,7 +26,7 @@ MOVES = {
 WRITES = {"setitem", "scatter", "index_put"}
 """Those that may write a number instead of elements of a tensor."""
 
-REDUCTIONS = {"sum", "mean", "matmul", "bmm", "mm", "baddbmm", "einsum", "linear", "addmm"}
+REDUCTIONS = {*CONTRACTIONS, "sum", "mean"}
 
 Elements = torch.Tensor
 """For each element of a tensor, the number of the element that it comes from; -1 if from elsewhere."""

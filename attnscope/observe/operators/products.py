@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
+from attnscope.observe.operator_names import MATRIX_PRODUCTS
 from attnscope.observe.operators.tape import TorchCall, Value
-
-MATRIX_PRODUCTS = {"matmul", "bmm", "mm", "baddbmm"}
-PRODUCTS = {*MATRIX_PRODUCTS, "einsum"}
 
 
 @dataclass(frozen=True)

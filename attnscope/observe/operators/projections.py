@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from attnscope.observe.operator_names import PRODUCTS
 from attnscope.observe.operators.anatomy import Anatomy, Projection, Role, leaf
 from attnscope.observe.operators.chain import (
     calls_before,
@@ -15,7 +16,6 @@ from attnscope.observe.operators.chain import (
     way_between,
 )
 from attnscope.observe.operators.follow import Elements, followed, is_selection, values_at
-from attnscope.observe.operators.products import PRODUCTS
 from attnscope.observe.operators.tape import Tape, TorchCall, Value
 
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
+from attnscope.observe.operator_names import PRODUCTS
 from attnscope.observe.operators.anatomy import Anatomy, NoAttentionError, Role, leaf
 from attnscope.observe.operators.chain import calls_before, number_after, scores_of
 from attnscope.observe.operators.follow import Elements, followed, is_selection, values_at
 from attnscope.observe.operators.fused import KERNELS, add_fused
-from attnscope.observe.operators.products import PRODUCTS, Product, product_of
+from attnscope.observe.operators.products import Product, product_of
 from attnscope.observe.operators.projections import add_output, add_projections
 from attnscope.observe.operators.tape import Tape, TorchCall, Value
 
@@ -111,7 +112,7 @@ def _is_softmax(value: Value) -> bool:
     Written out, exponentials are divided by their sum, to which a sink may be added; or differences
     to a logarithm of a sum are exponentiated.
     """
-    if value.name in ("softmax", "_softmax"):
+    if value.name == "softmax":
         return True
     if value.name == "div" and len(value.parents) == 2:
         numerator, denominator = value.parents

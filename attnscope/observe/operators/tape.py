@@ -378,6 +378,8 @@ def short_name(name: str) -> str:
     plain = known.get(plain, plain)
     if plain[:1] in "ri" and plain[1:] in ("add", "sub", "mul", "div", "pow", "matmul"):
         plain = plain[1:]
+    if plain == "spmm":  # another name of `mm`, which `resolve_name` confuses
+        return "mm"
     return {"multiply": "mul", "divide": "div", "subtract": "sub"}.get(plain, plain)
 
 

@@ -27,7 +27,7 @@ SHARED = [
     {"errors"},
     {"options", "suggestions", "process", "tensor_files", "attention"},
     {"document", "arrays"},
-    {"arguments", "keywords", "checkpoints"},
+    {"arguments", "keywords", "checkpoints", "families"},
     {"contracts", "sizes", "observe", "user_code"},
     {"models"},
     {"implementations"},

@@ -15,6 +15,7 @@ from typing import Any
 from attnscope.checkpoints.config import layer_kinds
 from attnscope.checkpoints.indices import enumerated
 from attnscope.errors import ModelError
+from attnscope.families.table import family_of
 
 PARTS = ("Q", "K", "V", "O")
 
@@ -243,11 +244,6 @@ NO_HEADS_OF_ITS_OWN = {
 }
 """Families that use the same names as others, but whose heads are not slices of the matrices."""
 
-NO_ATTENTION = frozenset(
-    "rwkv mamba mamba2 falcon_mamba xlstm fnet poolformer resnet convnext convnextv2 regnet".split()
-)
-"""Families without any attention: they mix tokens by a recurrence, a transform or a convolution."""
-
 
 def check_attends(model_type: Any, model: str) -> None:
     """Raise a ModelError if a model of this type has no attention.
@@ -256,7 +252,7 @@ def check_attends(model_type: Any, model: str) -> None:
         model_type: from its config.json, of the whole model: a part may have none.
         model: its name in the error message.
     """
-    if isinstance(model_type, str) and model_type in NO_ATTENTION:
+    if not family_of(model_type).attends:
         raise ModelError(
             f"{model} ({model_type}) has no attention: none of its layers has queries, keys and a"
             " softmax.",

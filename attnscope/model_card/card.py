@@ -15,6 +15,7 @@ from attnscope.checkpoints.headers import Headers, read_headers
 from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_model_files
 from attnscope.document.result import Finding
 from attnscope.errors import ModelError, OptionError
+from attnscope.families.model_types import with_known_types
 from attnscope.model_card.anatomy import LayerAnatomy, LayerCache, ModelAnatomy
 from attnscope.model_card.cache_dtype import BYTES, CacheDtype, CheckpointDtype, checkpoint_dtype
 from attnscope.model_card.capacity import largest_batch, longest_context
@@ -22,7 +23,6 @@ from attnscope.model_card.cards import Cards
 from attnscope.model_card.draft import draft_layer, number_of_drafts
 from attnscope.model_card.from_tensors import anatomy_of_checkpoint, contradictions
 from attnscope.model_card.kv_cache import Reserves, needed, reserved
-from attnscope.model_card.model_types import with_known_types
 from attnscope.model_card.options import CostOptions
 from attnscope.model_card.parallel import of_one_device
 from attnscope.model_card.result import (

@@ -12,30 +12,15 @@ from typing import Any
 
 from attnscope.checkpoints.config import Config, completed, dtype_of, rope_settings, text_part
 from attnscope.errors import ModelError
+from attnscope.families.fields import DerivedFieldError, Fields, undecided
+from attnscope.families.layer_kinds import kinds_of
+from attnscope.families.model_types import other_attention, with_common_names
+from attnscope.families.table import family_of
 from attnscope.model_card.anatomy import Compressed, Indexer, LayerAnatomy, LayerCache, ModelAnatomy
-from attnscope.model_card.fields import DerivedFieldError, Fields, undecided
-from attnscope.model_card.layer_kinds import kinds_of
-from attnscope.model_card.model_types import other_attention, with_common_names
 from attnscope.model_card.states import LayerState, state_of
 from attnscope.text import shortened
 
 SLIDING = ("sliding_attention", "hybrid_sliding")
-
-UNKNOWN = {
-    "blt": "its local encoders and decoders have caches of their own",
-    "reformer": "it keeps hashes and buckets",
-    "unlimited_ocr": "what its reference layers keep is not described here",
-    "xlm": "its cache is not one of transformers' layers",
-    "xlnet": "it keeps hidden states",
-}
-"""Model types whose caches are not read from config.json, and why."""
-
-
-ENCODERS = frozenset(
-    """bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta
-    roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl xmod""".split()
-)
-"""Model types that are encoders, which keep nothing, unless `is_decoder` says otherwise."""
 
 
 def anatomy_of(config: Config) -> ModelAnatomy:
@@ -106,8 +91,8 @@ def _defaults(fields: Fields, config: Config) -> tuple[str, ...]:
 def check_described(config: Config) -> None:
     """Raise a ModelError if the cache of a model is not described here, whatever its parts are."""
     model_type = config.get("model_type")
-    if isinstance(model_type, str) and model_type in UNKNOWN:
-        raise _unknown(model_type, UNKNOWN[model_type])
+    if why := family_of(model_type).undecided:
+        raise _unknown(str(model_type), why)
 
 
 def _is_pair(config: Config) -> bool:
@@ -130,7 +115,7 @@ def _read(fields: Fields) -> ModelAnatomy:
     )
     if n_shared:
         layers = (*layers[:-n_shared], *(_shared(layer) for layer in layers[-n_shared:]))
-    if fields.model_type in ENCODERS and not fields.get("is_decoder"):
+    if family_of(fields.model_type).encoder and not fields.get("is_decoder"):
         layers = tuple(replace(each, cache=LayerCache()) for each in layers)
     is_whisper = fields.model_type == "whisper"  # which pads each input to 30 seconds
     longest = fields.get("max_target_positions" if is_whisper else "max_position_embeddings")
@@ -445,10 +430,6 @@ def _has_positions(fields: Fields, index: int) -> bool:
     return not (isinstance(marks, list) and len(marks) > index and not marks[index])
 
 
-ROTATING = {"granitemoehybrid": ("position_embedding_type", "rope"), "zamba2": ("use_mem_rope", True)}
-"""The field, and its value, with which queries and keys of a family are rotated at all."""
-
-
 def _rotation(fields: Fields, kind: str, index: int) -> tuple[float | None, str | None]:
     """Return the base of a layer's rotary positions, and how they are scaled."""
     if (
@@ -457,10 +438,9 @@ def _rotation(fields: Fields, kind: str, index: int) -> tuple[float | None, str 
         or fields.config.get("alibi")
     ):
         return None, None
-    if fields.model_type in ROTATING:
-        name, value = ROTATING[fields.model_type]
-        if fields.get(name) != value:
-            return None, None
+    condition = family_of(fields.model_type).rotates_if
+    if condition is not None and fields.get(condition[0]) != condition[1]:
+        return None, None
     settings = rope_settings(fields.config, kind)
     theta = settings.get("rope_theta")
     if theta is None and not isinstance(fields.config.get("rope_parameters"), dict):

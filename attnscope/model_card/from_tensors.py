@@ -10,9 +10,10 @@ from attnscope.checkpoints.config import dtype_of, longest_text, text_part
 from attnscope.checkpoints.headers import Headers
 from attnscope.document.result import Finding
 from attnscope.errors import ModelError
+from attnscope.families.fields import families
+from attnscope.families.table import family_of
 from attnscope.model_card.anatomy import LayerAnatomy, LayerCache, ModelAnatomy
-from attnscope.model_card.fields import families
-from attnscope.model_card.from_config import UNKNOWN, anatomy_of
+from attnscope.model_card.from_config import anatomy_of
 from attnscope.text import printable, shortened
 from attnscope.units import counted
 
@@ -60,7 +61,7 @@ def anatomy_of_checkpoint(
 def _is_new_decoder(config: dict[str, Any]) -> bool:
     """Return whether a configuration is of a decoder whose model type is unknown."""
     text = text_part(config)
-    if text.get("model_type") in families() or text.get("model_type") in UNKNOWN:
+    if (kind := text.get("model_type")) in families() or family_of(kind).undecided:
         return False
     named = config.get("architectures")
     return isinstance(named, list) and any(

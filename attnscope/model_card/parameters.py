@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from attnscope.checkpoints.config import text_part
 from attnscope.dtypes import DTYPES
 from attnscope.errors import ModelError
+from attnscope.families.fields import Fields
 from attnscope.model_card import tensor_parts as parts
 from attnscope.model_card.anatomy import LayerAnatomy, ModelAnatomy
 from attnscope.model_card.attention_modules import NOTHING, Size
-from attnscope.model_card.fields import Fields
 from attnscope.model_card.quantisation import Quantisation
 from attnscope.model_card.result import PartCount, WeightsCount
 from attnscope.model_card.weights import NAMES_OF_EXPERTS, active_parameters

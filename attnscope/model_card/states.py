@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from attnscope.model_card.fields import Fields, undecided
+from attnscope.families.fields import Fields, undecided
 
 
 @dataclass(frozen=True)

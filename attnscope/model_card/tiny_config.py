@@ -9,6 +9,7 @@ from typing import Any
 
 from attnscope.checkpoints.config import Config, decoder_config, text_part
 from attnscope.errors import ModelError, first_line
+from attnscope.families.table import family_of
 
 MOST_LAYERS = 8
 """The number of layers of the small model, unless more are needed to have one of each kind."""
@@ -195,13 +196,6 @@ def _sizes(config: Any, fields: Config) -> Iterator[tuple[str, Any]]:
             yield name, 1 if value == 1 and size == 2 else size  # one expert for a token stays one
 
 
-THREE_AXES = (
-    *("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "glm4v_text", "glm4v_moe_text"),
-    *("glm_ocr_text", "paddleocr_vl_text"),
-)
-"""Model types whose positions have three axes, even if their configuration does not say so."""
-
-
 def _rope(settings: Config, fields: Config) -> Config:
     """Return settings of rotary positions for the width of a small head."""
     new: Config = {
@@ -214,7 +208,7 @@ def _rope(settings: Config, fields: Config) -> Config:
     for name in ("short_factor", "long_factor"):  # of longrope, a number for each pair
         if isinstance(settings.get(name), list):
             new[name] = settings[name][:half]
-    if "mrope_section" in settings or fields.get("model_type") in THREE_AXES:
+    if "mrope_section" in settings or family_of(fields.get("model_type")).axes == 3:
         new["mrope_section"] = [half - 2 * (half * 3 // 8), half * 3 // 8, half * 3 // 8]
     return settings | new
 

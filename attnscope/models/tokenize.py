@@ -11,18 +11,13 @@ from typing import Any
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.tensor_names import check_attends
 from attnscope.errors import FileError, ModelError, OptionError, first_line, is_out_of_memory
+from attnscope.families.table import family_of
 from attnscope.models.byte_tokens import bytes_of, characters_of
 from attnscope.models.load import as_model_error, class_of, load_image_processor, load_tokenizer
 from attnscope.models.tokens import Picture, Token
 from attnscope.process.files import refuse_pipe
 from attnscope.text import shortened
 from attnscope.units import counted
-
-PAD_FIRST = {
-    *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"),
-    *("longformer", "mpnet", "xmod", "ibert", "esm", "luke", "markuplm", "layoutlmv3", "led_text"),
-}
-"""Families whose position ids begin after that of padding, which leaves rows of their tables unused."""
 
 AUDIO_INPUTS = {"input_features", "input_values"}
 """The main inputs of audio models."""
@@ -38,9 +33,6 @@ OTHER_INPUTS = {
     "audio_mel": "audio",
 }
 """What other main inputs of models are."""
-
-WITH_MORE = {"bros": "a text with a box for each token (bbox)"}
-"""What families of texts cannot do without, by their `model_type`."""
 
 
 @dataclass
@@ -208,8 +200,8 @@ def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
 
 def _reads_else(config: Any, main_input: str | list[str]) -> str | None:
     """Return what a model reads beside texts and pictures, in words; None if it does with those."""
-    if config.model_type in WITH_MORE:
-        return WITH_MORE[config.model_type]
+    if needs := family_of(config.model_type).needs:
+        return needs
     if isinstance(main_input, list):  # OneFormer's
         return " and ".join(OTHER_INPUTS.get(each, each) for each in main_input)
     has_frames = any(getattr(config, name, None) for name in ("num_frames", "frames_per_clip"))
@@ -223,7 +215,9 @@ def _reads_else(config: Any, main_input: str | list[str]) -> str | None:
 def first_position(config: Any) -> int:
     """Return the position id of the first token: in some families, the one after that of padding."""
     of_text = config.get_text_config()
-    return (of_text.pad_token_id or 0) + 1 if of_text.model_type in PAD_FIRST else 0
+    return (
+        (of_text.pad_token_id or 0) + 1 if family_of(of_text.model_type).positions_after_padding else 0
+    )
 
 
 def max_tokens(config: Any) -> int | None:

@@ -17,6 +17,7 @@ from attnscope.checkpoints.tensor_names import PARTS, Stack, choose_stack, find_
 from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.document.result import Check
 from attnscope.errors import ModelError
+from attnscope.families.table import family_of
 from attnscope.models.attention_hook import AttentionCall, AttentionInputs, attending, observing
 from attnscope.models.load import as_model_error, load_config, load_model, load_tokenizer
 from attnscope.process.default_dtype import default_dtype
@@ -32,13 +33,6 @@ MOVED = 1e-6
 
 TOLERANCE = 1e-9
 """Both sides compute in float64: rounding errors are far smaller, and mistakes far larger."""
-
-PLAIN = frozenset("albert bert camembert distilbert electra ernie rembert roberta xlm-roberta".split())
-"""The families whose attention is softmax(Q·Kᵀ/√d_head)·V with a padding mask, as in `mha`: without
-position bias, soft cap, RoPE or normalisation."""
-
-VALUES_AGAIN = frozenset({"neomme"})
-"""The families that compute with values after attention, too: heads that share values may all move."""
 
 
 @dataclass
@@ -72,8 +66,8 @@ def verify_head(checkpoint: Checkpoint, weights_of_head: HeadWeights) -> list[Ch
 
     The head's slices, as read from the checkpoint's bytes, are applied to the hidden states at the
     layer's projections, and compared with the same head in the output of the model's own modules
-    (transformers, eager). If attnscope's `MultiHeadAttention` can express the family (`PLAIN`), the
-    whole layer is compared too: its Q, K and V projections, attention and output.
+    (transformers, eager). If attnscope's `MultiHeadAttention` can express the family
+    (`Family.plain`), the whole layer is compared too: its Q, K and V projections, attention and output.
 
     Args:
         checkpoint: the model.
@@ -85,7 +79,7 @@ def verify_head(checkpoint: Checkpoint, weights_of_head: HeadWeights) -> list[Ch
     config = load_config(checkpoint)
     plain = (
         weights_of_head.stack == "self"
-        and config.model_type in PLAIN
+        and family_of(config.model_type).plain
         and not getattr(config, "is_decoder", False)
     )
     model = load_model(checkpoint, config, dtype="float64", attention="eager")
@@ -198,7 +192,7 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, layer_run
         return Check(name, None, None, ok=False, note=note)
     output, attention_inputs, inputs_of_O = _run_silenced(model, checkpoint, head, layer_run)
     moved = _moved_heads(head, layer_run, attention_inputs, inputs_of_O)
-    if checkpoint.config().get("model_type") in VALUES_AGAIN:
+    if family_of(checkpoint.config().get("model_type")).values_again:
         group, (heads, expected) = n_head // n_kv_head, moved["W_O's input"]
         others = {each for each in heads if each // group == head.head // group} - {head.head}
         moved["W_O's input"] = heads - others, expected

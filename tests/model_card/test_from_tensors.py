@@ -11,8 +11,8 @@ from transformers import CONFIG_MAPPING, AutoModel
 from attnscope.checkpoints.headers import Headers, TensorHeader, read_headers
 from attnscope.checkpoints.model_files import find_model_files
 from attnscope.errors import ModelError
+from attnscope.families.fields import families
 from attnscope.model_card.card import card
-from attnscope.model_card.fields import families
 from attnscope.model_card.from_config import anatomy_of
 from attnscope.model_card.from_tensors import anatomy_of_checkpoint, anatomy_of_tensors, contradictions
 from attnscope.model_card.gguf_anatomy import anatomy_of_gguf

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from model_card.known_families import OWN, model_types
+from families.known_families import OWN, model_types
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attnscope.errors import ModelError

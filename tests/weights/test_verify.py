@@ -12,8 +12,9 @@ from attnscope.checkpoints.checkpoint import Checkpoint, find_checkpoint
 from attnscope.checkpoints.tensor_names import find_stacks
 from attnscope.checkpoints.tensors import open_weights
 from attnscope.errors import ModelError
+from attnscope.families.table import family_of
 from attnscope.weights.read_head import read_head
-from attnscope.weights.verify import PLAIN, verify_head
+from attnscope.weights.verify import verify_head
 
 
 @pytest.mark.parametrize("layer", swept(range(6), [0, 5]))
@@ -92,7 +93,7 @@ def test_every_family_holds_in_every_stack(tmp_path, family):
         head = read_head(checkpoint, layer=max(stack.numbers), head=2, stack=stack.name)
         checks = verify_head(checkpoint, head)
         assert all(check.ok for check in checks), stack.name
-        plain = 6 if family in PLAIN else 0
+        plain = 6 if family_of(family).plain else 0
         assert len(checks) == plain + 5
         slices = [check.name for check in checks[plain:-1]]
         assert [name for each in slices for name in each.split(", ")] == sorted(

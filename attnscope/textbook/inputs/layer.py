@@ -14,8 +14,8 @@ from attnscope.tensor_files import TensorFile
 if TYPE_CHECKING:
     import torch
 
-    from attnscope.checkpoints.formula import LayerFormula
     from attnscope.checkpoints.result import WeightSlice
+    from attnscope.families.formula import LayerFormula
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ def open_layer(weights: Any, layer: int | None, stack: str | None) -> Checkpoint
         )
     if not hasattr(layer, "__index__"):
         raise OptionError(f"--layer is {layer!r}, but a layer is a whole number from 0.")
-    from attnscope.checkpoints.formula import formula_of
     from attnscope.checkpoints.heads import open_heads
     from attnscope.checkpoints.loaded import find_model
+    from attnscope.families.formula import formula_of
 
     heads = open_heads(find_model(weights), stack)
     heads.check(layer)

@@ -14,9 +14,9 @@ from transformers import AutoModel
 
 from attnscope import compute
 from attnscope.checkpoints.checkpoint import find_checkpoint
-from attnscope.checkpoints.formula import FAMILIES as KNOWN
 from attnscope.checkpoints.tensor_names import PARTS, find_stacks
 from attnscope.errors import ModelError, OptionError
+from attnscope.families.formula import FAMILIES as KNOWN
 from attnscope.textbook.inputs.layer import open_layer
 
 ALIKE = {

@@ -1,7 +1,7 @@
 """What a layer's attention computes beside its projections, according to config.json.
 
-To add a family, add its `model_type` to `FAMILIES`, and its sizes to `tests/models/families.py`: a test
-compares the textbook's module, with these settings, with the model's own module.
+`FORMULAS` in `table.py` has what fields do not say. A test compares the textbook's module, with these
+settings, with the module of a small model of each family; `tests/models/families.py` has its sizes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from attnscope.checkpoints.heads import Heads
 from attnscope.checkpoints.indices import enumerated
 from attnscope.checkpoints.tensor_names import PARTS, Packing
 from attnscope.errors import ModelError
+from attnscope.families.layer_kinds import unfold
+from attnscope.families.table import ALIBI, BIAS, Formula, family_of
 from attnscope.text import shortened
 
 
@@ -43,84 +45,6 @@ class LayerFormula:
     family: str | None = None
 
 
-@dataclass(frozen=True)
-class Family:
-    """The attention that model types have in common.
-
-    Attributes:
-        causal: whether it is masked causally; other families are, if config.json says `is_decoder`.
-        rotary: whether Q and K have rotary positions.
-        windows: which layers see only a window of keys: `all`, those of a kind that `layer_types`
-            (`kinds`) or `attention_types` (`local`) names, or none.
-        scale: the factor of the scores, if config.json does not set it.
-        fields: the fields of config.json that it depends on; for one that is missing, the default
-            of transformers is used.
-        missing: what it computes in addition, which no field mentions.
-    """
-
-    causal: bool = False
-    rotary: bool = False
-    windows: str = ""
-    scale: float | None = None
-    fields: tuple[str, ...] = ()
-    missing: str = ""
-
-
-PAIRS = "its rotary positions, which pair neighbouring numbers"
-ALIBI = "its linear position biases (ALiBi)"
-BIAS = "its relative position bias"
-
-_BIDIRECTIONAL = """
-    albert bert bert-generation camembert data2vec-text deberta-v2 distilbert electra ernie layoutlm
-    markuplm mobilebert rembert roberta roberta-prelayernorm siglip_text_model splinter xlm xlm-roberta
-    bart blenderbot blenderbot-small m2m_100 marian mbart pegasus plbart whisper
-    beit blip_vision_model clip_vision_model deit dinov2 dinov2_with_registers ijepa
-    metaclip_2_vision_model siglip_vision_model vit vit_mae vit_msn
-    data2vec-audio hubert sew unispeech unispeech-sat wav2vec2
-"""
-_CAUSAL = """
-    biogpt clip_text_model gpt2 gpt_bigcode imagegpt jamba metaclip_2_text_model openai-gpt opt
-"""
-_ROTARY = "arcee falcon gemma lfm2 llama olmo olmo2 seed_oss"
-_PARTLY_ROTARY = "gpt_neox persimmon phi stablelm"
-_WINDOWS = "mistral mixtral phi3 phimoe starcoder2"
-_KINDS = "gpt_oss ministral olmo3 qwen2 qwen2_moe qwen3 qwen3_moe"
-_MULTIPLIED = "granite granitemoe granitemoeshared"
-_T5 = "mt5 switch_transformers t5 umt5"
-
-
-def _alike(kinds: str, **settings: Any) -> dict[str, Family]:
-    """Return one family for several model types."""
-    return dict.fromkeys(kinds.split(), Family(**settings))
-
-
-_PARTIAL = ("partial_rotary_factor|rotary_pct|rope_parameters",)
-_GEMMA_2, _GEMMA_3 = ("query_pre_attn_scalar", "attn_logit_softcapping"), ("query_pre_attn_scalar",)
-_GPT_NEO = ("attention_types", "window_size")
-
-FAMILIES: dict[str, Family] = {
-    **_alike(_BIDIRECTIONAL),
-    **_alike(_CAUSAL, causal=True),
-    **_alike(_ROTARY, causal=True, rotary=True),
-    **_alike(_PARTLY_ROTARY, causal=True, rotary=True, fields=_PARTIAL),
-    **_alike(_WINDOWS, causal=True, rotary=True, windows="all", fields=("sliding_window",)),
-    **_alike(_KINDS, causal=True, rotary=True, windows="kinds"),
-    **_alike(_MULTIPLIED, causal=True, rotary=True, fields=("attention_multiplier",)),
-    **_alike("cohere gptj", causal=True, missing=PAIRS),
-    **_alike("bloom mpt", causal=True, missing=ALIBI),
-    **_alike(_T5, scale=1.0, missing=BIAS),
-    **_alike("dinov3_vit", missing="its rotary positions in two dimensions"),
-    **_alike("gemma2", causal=True, rotary=True, windows="kinds", fields=_GEMMA_2),
-    **_alike("gemma3_text", causal=True, rotary=True, windows="kinds", fields=_GEMMA_3),
-    **_alike("gpt_neo", causal=True, windows="local", scale=1.0, fields=_GPT_NEO),
-    **_alike("modernbert", rotary=True, windows="kinds", fields=("local_attention",)),
-    **_alike("mpnet", missing=BIAS),
-    **_alike("roformer", missing=PAIRS),
-    **_alike("smollm3", causal=True, rotary=True, windows="kinds", fields=("no_rope_layers",)),
-}  # fmt: skip
-"""The model types whose attention is known, from the modules of transformers."""
-
-
 def formula_of(heads: Heads, layer: int, d_head: int) -> LayerFormula:
     """Return what a layer computes beside its projections.
 
@@ -131,11 +55,11 @@ def formula_of(heads: Heads, layer: int, d_head: int) -> LayerFormula:
     """
     config = configs_of_stack(heads.config, heads.stack.name)[0]
     kind = config.get("model_type") or heads.config.get("model_type")
-    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    formula = family_of(kind).formula
     extras = tuple(_extras(heads, layer))
-    if family is None:
+    if formula is None:
         return LayerFormula(missing=extras)
-    if fields := _missing_fields(config, family):
+    if fields := _missing_fields(config, formula):
         complete = completed(config)
         if complete is None:
             what = f"what depends on {enumerated(fields)}, which its config.json does not give"
@@ -143,14 +67,14 @@ def formula_of(heads: Heads, layer: int, d_head: int) -> LayerFormula:
         config = complete
     _check(config, layer, heads.model)
     cross = heads.stack.layout.cross
-    theta, of_positions = (None, []) if cross else _rotation(config, family, layer)
-    if family.missing and not cross and not any(each.startswith(family.missing) for each in extras):
-        of_positions.append(family.missing)
+    theta, of_positions = (None, []) if cross else _rotation(config, formula, layer)
+    if formula.missing and not cross and not any(each.startswith(formula.missing) for each in extras):
+        of_positions.append(formula.missing)
     return LayerFormula(
-        causal=_is_causal(heads, config, family),
-        window=None if cross else _window(config, family, layer),
+        causal=_is_causal(heads, config, formula),
+        window=None if cross else _window(config, formula, layer),
         rope_theta=theta,
-        scale=_scale(config, family, layer, d_head),
+        scale=_scale(config, formula, layer, d_head),
         softcap=config.get("attn_logit_softcapping"),
         missing=(*of_positions, *_others(config, layer), *extras),
         family=kind,
@@ -175,7 +99,7 @@ def _check(config: Config, layer: int, model: str) -> None:
             _check_number(field, part[field], model)
     for field in (*OF_LAYERS, "attention_types"):
         value = config.get(field)
-        entries = _repeated(value) if field == "attention_types" else value
+        entries = unfold(value, most=layer) if field == "attention_types" else value
         if value and not (isinstance(entries, list) and len(entries) > layer):
             raise _damaged(model, field, value, "a list with an entry for each layer")
 
@@ -197,12 +121,12 @@ def _damaged(model: str, field: str, value: Any, expected: str) -> ModelError:
     )
 
 
-def _missing_fields(config: Config, family: Family) -> list[str]:
-    """Return the fields that a family depends on and that a configuration lacks."""
-    needed = [*family.fields]
-    if family.rotary:
+def _missing_fields(config: Config, formula: Formula) -> list[str]:
+    """Return the fields that a formula depends on and that a configuration lacks."""
+    needed = [*formula.fields]
+    if formula.rotary:
         needed.append("rope_parameters|rope_theta|rotary_emb_base|global_rope_theta")
-    if family.windows == "kinds" and _may_slide(config):
+    if formula.windows == "kinds" and _may_slide(config):
         needed += ["layer_types", "sliding_window|local_attention"]
 
     def has(name: str) -> bool:
@@ -212,10 +136,10 @@ def _missing_fields(config: Config, family: Family) -> list[str]:
     return [names[0] for names in alternatives if not any(has(name) for name in names)]
 
 
-def _is_causal(heads: Heads, config: Config, family: Family) -> bool:
+def _is_causal(heads: Heads, config: Config, formula: Formula) -> bool:
     if heads.stack.layout.cross:
         return False
-    if family.causal:
+    if formula.causal:
         return config.get("is_causal") is not False and not config.get("use_bidirectional_attention")
     return bool(heads.stack.tower == "decoder" or config.get("is_decoder") or config.get("causal"))
 
@@ -232,13 +156,13 @@ def _kind(config: Config, layer: int) -> str:
     return str(kinds[layer]) if kinds else "full_attention"
 
 
-def _window(config: Config, family: Family, layer: int) -> tuple[int, int] | None:
+def _window(config: Config, formula: Formula, layer: int) -> tuple[int, int] | None:
     """Return the numbers of keys before and after its own that a query of a layer sees."""
-    if family.windows == "local":
-        kinds = _repeated(config["attention_types"]) or []
+    if formula.windows == "local":
+        kinds = unfold(config["attention_types"], most=layer) or []
         return (config["window_size"] - 1, 0) if kinds[layer] == "local" else None
-    slides = family.windows == "all" or (
-        family.windows == "kinds" and _kind(config, layer) == "sliding_attention"
+    slides = formula.windows == "all" or (
+        formula.windows == "kinds" and _kind(config, layer) == "sliding_attention"
     )
     if not slides or not _may_slide(config):
         return None
@@ -247,18 +171,10 @@ def _window(config: Config, family: Family, layer: int) -> tuple[int, int] | Non
     return (config["sliding_window"] - 1, 0)  # with the query's own key
 
 
-def _repeated(attention_types: Any) -> list[Any] | None:
-    """Return the kind of each layer, from kinds and how often they are repeated: `[[["global"], 3]]`."""
-    try:
-        return [kind for kinds, count in attention_types for kind in kinds * count]
-    except (TypeError, ValueError):
-        return None
-
-
-def _rotation(config: Config, family: Family, layer: int) -> tuple[float | None, list[str]]:
+def _rotation(config: Config, formula: Formula, layer: int) -> tuple[float | None, list[str]]:
     """Return the base of a layer's rotary positions, and what is special about them."""
     without = config.get("no_rope_layers")
-    if not family.rotary or (without and not without[layer]):
+    if not formula.rotary or (without and not without[layer]):
         return None, []
     if config.get("alibi"):
         return None, [ALIBI]
@@ -273,13 +189,13 @@ def _rotation(config: Config, family: Family, layer: int) -> tuple[float | None,
     return float(theta), [] if is_plain else [f"the scaling of its rotary positions ({kind})"]
 
 
-def _scale(config: Config, family: Family, layer: int, d_head: int) -> float | None:
+def _scale(config: Config, formula: Formula, layer: int, d_head: int) -> float | None:
     """Return the factor of the scores; None: 1/√d_head."""
     if (scalar := config.get("query_pre_attn_scalar")) is not None:  # Gemma 2 and 3
         return float(scalar) ** -0.5
     if (multiplier := config.get("attention_multiplier")) is not None:  # Granite
         return float(multiplier)
-    scale = 1.0 if config.get("scale_attn_weights") is False else family.scale  # GPT-2
+    scale = 1.0 if config.get("scale_attn_weights") is False else formula.scale  # GPT-2
     if config.get("scale_attn_by_inverse_layer_idx"):
         return (d_head**-0.5 if scale is None else scale) / (layer + 1)
     return scale

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from attnscope.checkpoints import formula
-from attnscope.checkpoints.formula import LayerFormula, formula_of
 from attnscope.checkpoints.heads import Heads
 from attnscope.checkpoints.tensor_names import find_stacks
 from attnscope.checkpoints.tensors import Weights
 from attnscope.errors import ModelError
+from attnscope.families import formula
+from attnscope.families.formula import LayerFormula, formula_of
 
 D_HEAD = 16
 N_LAYER = 30

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from attnscope.model_card.fields import DerivedFieldError, Fields, undecided
+from typing import Any
+
+from attnscope.families.fields import DerivedFieldError, Fields, undecided
+from attnscope.families.table import family_of
 
 LEGACY = {
     "attention": "full_attention",
@@ -25,8 +28,8 @@ def kinds_of(fields: Fields, n_layer: int) -> list[str]:
             if not isinstance(kinds, list) or len(kinds) != n_layer:
                 raise undecided(name, kinds, f"a list of {n_layer} kinds")
             return [LEGACY.get(str(kind), str(kind)) for kind in kinds]
-    if fields.model_type in ALIKE:
-        return [ALIKE[fields.model_type]] * n_layer
+    if (kind := family_of(fields.model_type).kind) is not None:
+        return [kind] * n_layer
     if fields.model_type == "gpt_neo":
         return [f"{kind}_attention" for kind in _gpt_neo(fields, n_layer)]
     if fields.model_type == "jamba" and "attn_layer_period" in fields.config:
@@ -44,47 +47,51 @@ def kinds_of(fields: Fields, n_layer: int) -> list[str]:
     return ["full_attention"] * n_layer
 
 
-QWEN = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
-"""Families whose layers slide only if `use_sliding_window` says so."""
-
-ALIKE = {"falcon_h1": "hybrid", "rwkv": "linear_attention", "xlstm": "linear_attention"}
-"""Families whose layers are all of one kind."""
-
-PERIODS = {"gemma2": 2, "gemma3_text": 6, "qwen3_next": 4}
-"""Every so many layers, one sees all keys, if config.json does not say otherwise."""
-
-
 def _by_rule(fields: Fields, n_layer: int) -> list[str]:
     """Return the kinds of layers that a class derives, for configurations without `layer_types`.
 
     Raises:
         DerivedFieldError: only transformers' own class can derive them.
     """
-    if fields.config.get("use_sliding_window") is False and fields.model_type in QWEN:
+    family = family_of(fields.model_type)
+    if fields.config.get("use_sliding_window") is False and family.window_is_optional:
         return ["full_attention"] * n_layer
-    period = PERIODS.get(fields.model_type)
-    if period is None:
+    if family.period is None:
         raise DerivedFieldError("layer_types")
-    name = "full_attention_interval" if fields.model_type == "qwen3_next" else "sliding_window_pattern"
-    period = fields.config.get(name, period)
+    period = fields.config.get(family.period_field, family.period)
     if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-        raise undecided(name, period, "a whole number of at least 1")
-    other = "linear_attention" if fields.model_type == "qwen3_next" else "sliding_attention"
-    return [other if (index + 1) % period else "full_attention" for index in range(n_layer)]
+        raise undecided(family.period_field, period, "a whole number of at least 1")
+    return [family.other_kind if (index + 1) % period else "full_attention" for index in range(n_layer)]
 
 
 def _gpt_neo(fields: Fields, n_layer: int) -> list[str]:
     """Return `global` or `local` for each layer, from kinds and how often they are repeated."""
     value = fields.config.get("attention_layers")
     if value is None:
-        try:
-            value = []
-            for kinds, n in fields.config["attention_types"]:
-                value += kinds * max(0, min(n, n_layer + 1))  # no more than shows that they are too many
-                if len(value) > n_layer:
-                    break
-        except (KeyError, TypeError, ValueError):
-            raise DerivedFieldError("attention_types") from None
+        value = unfold(fields.config.get("attention_types"), most=n_layer)
+    if value is None:
+        raise DerivedFieldError("attention_types")
     if len(value) != n_layer or set(value) - {"global", "local"}:
         raise undecided("attention_types", value, f"global or local for each of {n_layer} layers")
     return list(value)
+
+
+def unfold(attention_types: Any, most: int) -> list[Any] | None:
+    """Unfold kinds of layers and how often they are repeated, such as `[[["global", "local"], 12]]`.
+
+    Args:
+        attention_types: a field of GPT-Neo.
+        most: where there are more layers, the list ends soon after these.
+
+    Returns:
+        the kind of each layer; None if the field is not of this form.
+    """
+    unfolded: list[Any] = []
+    try:
+        for kinds, count in attention_types:
+            unfolded += kinds * max(0, min(count, most + 1))
+            if len(unfolded) > most:
+                break
+    except (TypeError, ValueError):
+        return None
+    return unfolded

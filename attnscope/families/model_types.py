@@ -13,7 +13,7 @@ from typing import Any
 
 from attnscope.checkpoints.config import PARTS_OF_TEXT, Config
 from attnscope.errors import ModelError, OptionError
-from attnscope.model_card.fields import families, wholes
+from attnscope.families.fields import families, wholes
 from attnscope.text import nearest, printable, shortened
 
 ALIKE = "llama"

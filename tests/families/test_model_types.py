@@ -6,7 +6,7 @@ import pytest
 
 import attnscope
 from attnscope.errors import ModelError, OptionError
-from attnscope.model_card.model_types import with_known_types
+from attnscope.families.model_types import with_known_types
 
 SIZES = {
     "hidden_size": 96,

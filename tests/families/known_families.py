@@ -1,6 +1,6 @@
-"""What `attnscope/model_card/families.json` and `wholes.json` say of each model type, from transformers' own classes.
+"""What `families.json` and `wholes.json` of `attnscope/families` say of each model type, from transformers.
 
-`python tests/model_card/known_families.py` writes the files; tests compare them with the installed version.
+`python tests/families/known_families.py` writes the files; tests compare them with the installed version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attnscope.model_card.from_config import SWITCHES
 from attnscope.model_card.tensor_parts import place_of
 from attnscope.model_card.tiny_config import small_model
 
-FILE = Path(__file__).parents[2] / "attnscope" / "model_card" / "families.json"
+FILE = Path(__file__).parents[2] / "attnscope" / "families" / "families.json"
 
 WHOLES = FILE.with_name("wholes.json")
 

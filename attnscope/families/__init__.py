@@ -1,0 +1,1 @@
+"""Model types: their fields, the kinds of their layers, and the formula of their attention."""

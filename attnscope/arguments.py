@@ -49,7 +49,7 @@ LEAST = {"copies": 1, "head": 0, "query": 0}
 MAY_BE_EMPTY = ("text", "other_text", "pair", "target")
 """Texts may be empty; an empty name, of a dtype or a method, is a mistake."""
 
-MOST = 2**63 - 1
+MAX_SIZE = 2**63 - 1
 """The largest whole number that torch takes for a size."""
 
 HINT_FOR_TENSOR = (
@@ -241,7 +241,7 @@ def _in_range(name: str, value: Any, least: int | None) -> Any:
         check_device_name(value)
     elif type(value) is int and least is not None and value < least:
         raise OptionError(f"{name} is {value}, but takes numbers from {least}.", f"{name}={least}")
-    elif type(value) is int and abs(value) > MOST:
+    elif type(value) is int and abs(value) > MAX_SIZE:
         raise OptionError(f"{name} is {shortened(str(value))}, but takes numbers of 64 bits.")
     elif value == "" and name not in MAY_BE_EMPTY:
         raise OptionError(f"{name} is empty.")

@@ -15,7 +15,7 @@ from typing import Any
 from attnscope.errors import AttnscopeError
 from attnscope.suggestions import names_in
 
-MOST = 200
+MAX_NUMBERS = 200
 """The most numbers that are listed."""
 
 
@@ -45,7 +45,7 @@ def _values(kind: str, parameters: dict[str, Any], incomplete: str) -> list[str]
         before = incomplete.rpartition(",")[0]
         return [f"{before},{name}" if before else name for name in METRIC_NAMES]
     layers, heads = n_layers_and_heads(parameters.get("named") or parameters.get("model"))
-    return [str(n) for n in range(min(layers if kind == "layers" else heads, MOST))]
+    return [str(n) for n in range(min(layers if kind == "layers" else heads, MAX_NUMBERS))]
 
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")

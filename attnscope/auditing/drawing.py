@@ -43,8 +43,8 @@ STYLES = {NONE: "dim", RIGHT: CYAN, WRONG: RED, MISSING: RED}
 
 GAP = 3  # characters between two panels
 LEAST = 12  # positions of a part of a picture, at least
-LONGEST = 12  # terminal cells of a token, at most
-MOST = 64  # rows of a picture on a terminal, at most
+TOKEN_CELLS = 12  # terminal cells of a token, at most
+MAX_ROWS = 64  # rows of a picture on a terminal, at most
 PIPED = 200  # characters and rows of a piped picture, at most
 INDENT = 2
 
@@ -74,7 +74,7 @@ class EvidenceDrawing(Drawing):
         if not self.lines or self.influence is None:
             return
         width, rows = (
-            (console.width, MOST) if console.is_terminal else (max(console.width, PIPED), PIPED)
+            (console.width, MAX_ROWS) if console.is_terminal else (max(console.width, PIPED), PIPED)
         )
         scale = ColourScale.up_to(console, 1.0)
         parts, sentences = picture(self.influence, AuditFrame(width - INDENT, rows, scale))
@@ -143,7 +143,7 @@ class PictureLayout:
 
     def labels(self, frame: AuditFrame) -> list[Text]:
         """Return the label of each row."""
-        longest = min(LONGEST, frame.width // 6)
+        longest = min(TOKEN_CELLS, frame.width // 6)
         return axes.row_labels(_each(self.rows), self.tokens, longest, frame.scale)
 
     def needed(self, n_panel: int, frame: AuditFrame) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from attnscope.auditing.picture import (
     top,
 )
 from attnscope.auditing.result import Audit, Influence, Property
-from attnscope.document.figure import CELL, LONGEST_TOKEN, THIN, drawable, label_axis
+from attnscope.document.figure import CELL, MAX_LETTERS, THIN, drawable, label_axis
 from attnscope.document.grid.axes import label
 from attnscope.document.grid.pooling import chunks
 from attnscope.models.tokens import Token
@@ -94,7 +94,7 @@ def _words(each: Property | None, influence: Influence) -> list[str]:
 def _margin(influence: Influence) -> float:
     """Return the inches that the labels of positions take."""
     longest = max(len(label(token)) for token in influence.tokens or ["000"])
-    return 0.2 + LETTER * (min(longest, LONGEST_TOKEN) + 2)
+    return 0.2 + LETTER * (min(longest, MAX_LETTERS) + 2)
 
 
 def _draw(

@@ -27,7 +27,7 @@ from attnscope.units import numbers_text
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-MOST = 128
+MAX_CELLS = 128
 """The most cells along an axis."""
 
 PIXELS, TALLEST = 18, 480
@@ -104,7 +104,7 @@ def _rows(matrix: Any) -> list[str]:
 
 
 def _cells(influence: Influence) -> list[range]:
-    return chunks(len(influence.measured), MOST)
+    return chunks(len(influence.measured), MAX_CELLS)
 
 
 def _names(influence: Influence, cells: Sequence[range], token: str = " {}") -> list[str]:

@@ -15,7 +15,7 @@ from attnscope.options import Flag
 if TYPE_CHECKING:
     from attnscope.cli.help import HelpLine
 
-MOST = 20
+MAX_OPTIONS = 20
 """The number of options that `--help` lists at most."""
 ALL = "--help-all"
 
@@ -79,7 +79,7 @@ class Command(TyperCommand):
     def lists(self, option: TyperOption) -> bool:
         """Whether `--help` lists an option: a common one, or any if there are few."""
         flag = self.flags.get(option.name or "")
-        if sum(isinstance(each, TyperOption) for each in self.params) <= MOST + 1:
+        if sum(isinstance(each, TyperOption) for each in self.params) <= MAX_OPTIONS + 1:
             return True
         if flag is None:
             return option.required

@@ -12,7 +12,7 @@ from rich.text import Text
 
 WIDEST = 100
 """The most columns of a line, which is easier to read than a wider one."""
-LONGEST = 26
+LEFT_COLUMN = 26
 """The most columns of the left column."""
 
 
@@ -64,7 +64,7 @@ def print_help(help: Help, console: Console) -> None:
         is_options = entries[0].name.startswith("-")
         widest = max(options if is_options else [len(left[entry]) for entry in entries])
         table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(width=min(widest, LONGEST, width // 2 - 4))
+        table.add_column(width=min(widest, LEFT_COLUMN, width // 2 - 4))
         table.add_column()
         for entry in entries:
             note = (f" [{entry.note}]", "dim") if entry.note else ""

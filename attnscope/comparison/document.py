@@ -31,7 +31,7 @@ STATUS = {
 }
 """The word and the style for the status of a tensor, or of a gradient."""
 
-LONGEST = 16
+MAX_EXPRESSION = 16
 """The most characters of an expression in the table."""
 
 
@@ -108,8 +108,8 @@ def _dims(each: ComparedTensor) -> list[tuple[str, str]]:
 def _short(site: Site) -> str:
     """Return a tensor's variable, or the expression that computes it, and its line."""
     where = f" :{site.line}" if site.line else ""
-    text = shorten(site.name or site.expression, LONGEST)
-    return (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…") + where
+    text = shorten(site.name or site.expression, MAX_EXPRESSION)
+    return (text if len(text) <= MAX_EXPRESSION else f"{text[: MAX_EXPRESSION - 1]}…") + where
 
 
 def _assignment(site: Site) -> str:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 COLOURS = "Oranges"
 CELL = 0.22  # inches
-LONGEST = 10.0  # inches of an axis; with more tokens, cells are smaller
-LONGEST_TOKEN = 30  # letters
+MAX_INCHES = 10.0  # inches of an axis; with more tokens, cells are smaller
+MAX_LETTERS = 30  # letters
 BETWEEN_LABELS = 0.15  # inches, at least
 GREY, THIN = "0.45", 0.6
 
@@ -166,4 +166,4 @@ def drawable(text: str) -> str:
 
 def _short(token: AxisToken) -> str:
     text = drawable(label(token.text))
-    return text if len(text) <= LONGEST_TOKEN else text[: LONGEST_TOKEN - 1] + "…"
+    return text if len(text) <= MAX_LETTERS else text[: MAX_LETTERS - 1] + "…"

@@ -32,7 +32,7 @@ WINDOW = 64 * 1024
 STRETCH = 16 * WINDOW
 """The bytes of the stream at which a window ends, even if they contain little text."""
 
-LONGEST = 16 * 1024 * 1024
+MAX_LINE_BYTES = 16 * 1024 * 1024
 """The most bytes of a line, including its end."""
 
 PIECE = 64 * 1024
@@ -203,8 +203,8 @@ class Corpus:
 
     def _text(self, line: bytes, number: int) -> Text | None:
         """Return the text of a line; None if it is blank. Raise a NoTextError if it is not a text."""
-        if len(line) > LONGEST:
-            raise NoTextError(f"is longer than {bytes_text(LONGEST)}")
+        if len(line) > MAX_LINE_BYTES:
+            raise NoTextError(f"is longer than {bytes_text(MAX_LINE_BYTES)}")
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
@@ -375,10 +375,10 @@ def _identify(path: Path) -> tuple[int, str]:
 
 
 def _next_line(stream: Stream) -> tuple[bytes, int]:
-    """Read the next line; return it, or the beginning of one longer than LONGEST, and its length."""
-    line = stream.readline(LONGEST + 1)
+    """Read the next line; return it, or the beginning of one that is too long, and its length."""
+    line = stream.readline(MAX_LINE_BYTES + 1)
     length, piece = len(line), line[-1:]
-    while length > LONGEST and piece and not piece.endswith(b"\n"):
+    while length > MAX_LINE_BYTES and piece and not piece.endswith(b"\n"):
         piece = stream.readline(PIECE)
         length += len(piece)
     return line, length

@@ -13,7 +13,7 @@ from typing import Literal
 from attnscope.errors import OptionError, warn_idle
 from attnscope.options import DEVICES, DTYPES, option
 
-LONGEST = 4096
+MAX_LENGTH = 4096
 """The default number of tokens to which a text of a corpus is truncated."""
 
 METRIC_NAMES = (
@@ -109,7 +109,7 @@ class TextOptions:
     @property
     def longest(self) -> int | None:
         """The most tokens of a text; None: the model's limit."""
-        return LONGEST if self.max_length is None and self.has_corpus else self.max_length
+        return MAX_LENGTH if self.max_length is None and self.has_corpus else self.max_length
 
 
 @dataclass(frozen=True)

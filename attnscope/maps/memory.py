@@ -8,7 +8,7 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.dtypes import FLOATS
 from attnscope.errors import OptionError, SizeError
 from attnscope.maps.metrics import N_PAIRS
-from attnscope.maps.pool import MOST
+from attnscope.maps.pool import MAX_CELLS
 from attnscope.maps.pooled import Pooled
 from attnscope.maps.request import MapRequest
 from attnscope.models.maps.capture import HeadSelection
@@ -151,6 +151,6 @@ def _kept(
 ) -> dict[str, Any]:
     """Return the bytes kept of pooled maps, and the number of values for each pair of tokens."""
     n = n_tokens(request, reading)
-    kept = 2 * 4 * min(n, MOST) ** 2 * number_of_maps(config, reading, selection)
+    kept = 2 * 4 * min(n, MAX_CELLS) ** 2 * number_of_maps(config, reading, selection)
     kept += 12 * n * (request.display.top or 0)
     return {"kept": kept, "pairs": N_PAIRS if request.page else 0}

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from attnscope.attention.blocks import Block
 
-MOST = 256
+MAX_CELLS = 256
 """The most rows and columns of cells in a pooled map."""
 
 
-def cells(tokens: Sequence[Token], most: int = MOST) -> list[range]:
+def cells(tokens: Sequence[Token], most: int = MAX_CELLS) -> list[range]:
     """Group neighbouring tokens of one text into cells of equal size, except the last of each text.
 
     Args:

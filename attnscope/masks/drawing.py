@@ -34,7 +34,7 @@ STYLES = {EMPTY: "dim", PARTIAL: ORANGE, FULL: CYAN}
 PAIRS, CELLS, ASCII = "·▒■", "·▒█", ".+#"
 """The characters for nothing, some and all of a pair or a cell; and in encodings that lack them."""
 
-LONGEST = 24  # the most terminal cells of a query's token
+TOKEN_CELLS = 24  # the most terminal cells of a query's token
 
 MOST_IN_SVG = 128
 """The most cells along an axis of an SVG."""
@@ -205,7 +205,7 @@ def picture(mask: AttentionMask, plane: Plane, frame: Frame) -> tuple[list[Text]
 
 def _labels(tokens: list[Token] | None, n: int, size: int, frame: Frame) -> list[Text]:
     """Return the labels of rows: the positions of their queries, and as many tokens as fit."""
-    return axes.row_labels(_groups(n, size), tokens, min(LONGEST, frame.width // 4), frame.scale)
+    return axes.row_labels(_groups(n, size), tokens, min(TOKEN_CELLS, frame.width // 4), frame.scale)
 
 
 def _groups(n: int, size: int) -> list[range]:

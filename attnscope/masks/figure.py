@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnscope.document.figure import CELL, LONGEST, THIN, drawable, label_axis
+from attnscope.document.figure import CELL, MAX_INCHES, THIN, drawable, label_axis
 from attnscope.masks.document import mask_lines
 from attnscope.masks.drawing import MOST_PLANES, cell_size, plane_title, tokens_of
 from attnscope.masks.planes import Plane
@@ -31,7 +31,7 @@ def draw_masks(figure: Figure, result: AttentionMasks) -> None:
         result: the masks.
     """
     panels = [(mask, plane) for mask in result.masks for plane in mask.planes[:MOST_PLANES]]
-    longest = LONGEST if len(panels) == 1 else PANEL
+    longest = MAX_INCHES if len(panels) == 1 else PANEL
     sizes = [_size(mask, longest) for mask, _ in panels]
     width = sum(wide for wide, _ in sizes) + BETWEEN * (len(panels) - 1)
     height = max(high for _, high in sizes)

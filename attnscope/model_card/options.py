@@ -17,7 +17,7 @@ SIZES = {"": 1, "k": K, "m": K**2, "g": K**3, "t": K**4}
 SIZES |= {f"{letter}b": 1000**n for n, letter in enumerate("kmgt", 1)} | {"b": 1}
 SIZES |= {f"{letter}ib": K**n for n, letter in enumerate("kmgt", 1)}
 RATES = {letter: 1000**n for n, letter in enumerate(("", "k", "m", "g", "t", "p"))}
-MOST, MOST_FLOPS = 2**50, 10**20
+MAX_NUMBER, MAX_FLOPS = 2**50, 10**20
 
 
 @dataclass(frozen=True)
@@ -176,11 +176,13 @@ class CostOptions:
                 "what bounds a token needs both --flops and --bandwidth.",
                 hint="--flops 989T --bandwidth 3.35TB",
             )
-        flops = self._number("flops", RATES, "989T", MOST_FLOPS)
+        flops = self._number("flops", RATES, "989T", MAX_FLOPS)
         bandwidth = self._number("bandwidth", SIZES, "3.35TB")
         return None if flops is None or bandwidth is None else Device(flops, bandwidth)
 
-    def _number(self, name: str, units: dict[str, int], example: str, most: int = MOST) -> int | None:
+    def _number(
+        self, name: str, units: dict[str, int], example: str, most: int = MAX_NUMBER
+    ) -> int | None:
         """Read the amount that an option has, such as `3.35TB`; None: it has none."""
         value = getattr(self, name)
         if value is None:
@@ -193,7 +195,7 @@ class CostOptions:
         if found[2]:
             n += int(found[2]) * units[found[3]] // 10 ** len(found[2])
         if not 1 <= n <= most:
-            limit = "2^50" if most == MOST else "10^20"
+            limit = "2^50" if most == MAX_NUMBER else "10^20"
             raise OptionError(
                 f"{flag} {shortened(text)} must be from 1 to {limit}.", hint=f"{flag} {example}"
             )

@@ -20,7 +20,7 @@ BLOCK = 128
 RECURRENT = frozenset(("linear", "state space", "convolution"))
 """The kinds of layers that keep a state."""
 
-LONGEST = 2**50
+MAX_CONTEXT = 2**50
 """The longest context that is looked at for the length from which attention dominates."""
 
 
@@ -255,9 +255,9 @@ def _limit(
 
 def _first_above(growing: Callable[[int], int], bound: int) -> int | None:
     """Return the first length at which what grows with it is above a bound; None if it never is."""
-    if growing(LONGEST) <= bound:
+    if growing(MAX_CONTEXT) <= bound:
         return None
-    below, above = 0, LONGEST
+    below, above = 0, MAX_CONTEXT
     while above - below > 1:
         middle = (below + above) // 2
         below, above = (below, middle) if growing(middle) > bound else (middle, above)

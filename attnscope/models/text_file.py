@@ -18,7 +18,7 @@ LEAST = 2**20
 """The number of bytes of a file that are read in any case."""
 
 
-MOST = 2**28
+MAX_BYTES = 2**28
 """The most bytes of a file that are read, which matters if only memory limits a model's texts."""
 
 
@@ -35,7 +35,7 @@ def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> 
     """
     if is_named_pipe(path):
         notify(f"{path} is a pipe, which is read until its writers close it")
-    most = MOST if n_token is None else min(MOST, max(LEAST, n_token * BYTES_OF_A_TOKEN))
+    most = MAX_BYTES if n_token is None else min(MAX_BYTES, max(LEAST, n_token * BYTES_OF_A_TOKEN))
     try:
         raw, more = _beginning(path, most)
     except FileNotFoundError as error:
@@ -51,7 +51,8 @@ def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> 
     if "\0" in text:
         raise FileError(f"{path} has a NUL character, so it is not a text.")
     if more and not truncate:
-        use = "attnscope reads" if most == MOST else f"a model that takes {n_token:,} tokens can use"
+        of_model = f"a model that takes {n_token:,} tokens can use"
+        use = "attnscope reads" if most == MAX_BYTES else of_model
         raise FileError(
             f"{path} is longer than {bytes_text(most)}, more than {use}.",
             hint="--truncate, which reads its beginning",

@@ -239,8 +239,8 @@ def _complete(computation: Computation, *, explain: bool, source: bool) -> None:
             step.why = None
     plan.findings = plan.findings or []
     if masks:
-        blind = masks.rows_without_keys(plan.sizes, plan.options.get("query"))
-        plan.findings += findings_of(_in_softmax(masks, plan), blind, computation.rows)
+        fully_masked = masks.rows_without_keys(plan.sizes, plan.options.get("query"))
+        plan.findings += findings_of(_in_softmax(masks, plan), fully_masked, computation.rows)
     if source:
         plan.source = [source_of(*function) for function in computation.code]
 
@@ -271,23 +271,26 @@ def _run(
         module: Any = calls[-1].target
         trace.weights = dict(module.state_dict())
     if masks.files and place.device != "meta":
-        trace.findings = [*(trace.findings or []), *_blind_by_file(masks, trace, computation.rows)]
+        trace.findings = [
+            *(trace.findings or []),
+            *_fully_masked_by_file(masks, trace, computation.rows),
+        ]
     if not verify:
         _release(trace, names)
     return trace
 
 
-def _blind_by_file(masks: Masks, trace: Trace, rows: int) -> list[Any]:
+def _fully_masked_by_file(masks: Masks, trace: Trace, rows: int) -> list[Any]:
     """Return the findings about rows that see no key, counted in the mask itself."""
     from attnscope.attention.masks import hidden
 
     upright = "query" in trace.options or "layout" in trace.options
     mask = trace["mask_q" if "query" in trace.options else "mask"].tensor
     dim = -2 if upright else -1
-    blind = hidden(mask).all(dim=dim)
-    count = int(blind.sum()) * (rows // blind.numel())
+    fully_masked = hidden(mask).all(dim=dim)
+    count = int(fully_masked.sum()) * (rows // fully_masked.numel())
     if count and masks.style == "additive":
-        masks = masks.filled_with(float(mask.amax(dim=dim)[blind].max()))
+        masks = masks.filled_with(float(mask.amax(dim=dim)[fully_masked].max()))
     return findings_of(_in_softmax(masks, trace), count, rows)
 
 

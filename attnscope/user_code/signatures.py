@@ -104,7 +104,7 @@ def callee(loaded: Loaded, call: str | None) -> Callee:
     return Callee(target, owner, call, title, _method_signature(owner, title))
 
 
-LONGEST = 100
+MAX_SIGNATURE = 100
 """The maximal number of characters of a signature in messages."""
 
 
@@ -151,7 +151,7 @@ def check_arguments(
     if signature is None:
         return
     shown = f"{title}{_bare(signature)}"
-    shown = shown if len(shown) <= LONGEST else f"{title}(…)"
+    shown = shown if len(shown) <= MAX_SIGNATURE else f"{title}(…)"
     parameters = signature.parameters
     by_name = [
         p.name for p in parameters.values() if p.kind not in (*VARIADIC, Parameter.POSITIONAL_ONLY)

@@ -14,7 +14,7 @@ from typer.core import TyperOption
 
 import attnscope as attnscope_module
 from attnscope.cli.app import COMMANDS, Commands
-from attnscope.cli.command import MOST
+from attnscope.cli.command import MAX_OPTIONS
 
 OPTION = re.compile(r"^  (--?[\w-]+)", re.MULTILINE)
 ATTENTION = """
@@ -87,7 +87,7 @@ def options_of(command):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_lists_the_common_options_and_says_where_the_others_are(attnscope, command):
     brief, whole = attnscope(command, "--help").out, attnscope(command, "--help-all").out
-    assert 2 <= len(OPTION.findall(brief.partition("Examples")[0])) <= MOST
+    assert 2 <= len(OPTION.findall(brief.partition("Examples")[0])) <= MAX_OPTIONS
     listed = OPTION.findall(whole)
     for option in options_of(command):
         assert any(name in listed for name in option.opts), option.opts

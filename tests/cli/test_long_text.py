@@ -262,7 +262,7 @@ def test_a_page_of_whole_maps_that_no_browser_draws_is_refused_before_the_model_
     from attnscope.document.page import page as pages
     from attnscope.models import load as loading
 
-    monkeypatch.setattr(pages, "MOST", 300)
+    monkeypatch.setattr(pages, "MAX_CANVAS", 300)
     page = tmp_path / "page.html"
     command = ["model", llama, "--file", file, "--page", page]
     with monkeypatch.context() as unloaded:

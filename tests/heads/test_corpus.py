@@ -20,7 +20,15 @@ from sweeps import swept
 
 from attnscope.errors import AttnscopeError, FileError, OptionError
 from attnscope.heads import corpus as module
-from attnscope.heads.corpus import LONGEST, STRETCH, WINDOW, Corpus, CorpusWindow, Position, open_corpus
+from attnscope.heads.corpus import (
+    MAX_LINE_BYTES,
+    STRETCH,
+    WINDOW,
+    Corpus,
+    CorpusWindow,
+    Position,
+    open_corpus,
+)
 
 PLAIN = ["x.txt", "x.txt.gz", "-"]
 BEGINNING = Position()
@@ -236,7 +244,7 @@ def test_what_is_wrong_with_a_target_is_told_as_of_a_text():
 @pytest.mark.parametrize("ending", [b"", b"\n", b"\nlast"])
 @pytest.mark.parametrize("name", PLAIN)
 def test_the_longest_line_is_read_and_a_longer_one_is_skipped(name, ending):
-    with patch.object(module, "LONGEST", 20), patch.object(module, "PIECE", 7):
+    with patch.object(module, "MAX_LINE_BYTES", 20), patch.object(module, "PIECE", 7):
         fits = b"a" * (20 - len(ending[:1]))
         last = [(3, "last", None)] if ending == b"\nlast" else []
         texts = [(1, "b", None), (2, fits.decode(), None), *last]
@@ -249,13 +257,13 @@ def test_the_longest_line_is_read_and_a_longer_one_is_skipped(name, ending):
 
 
 def test_a_long_first_line_with_a_byte_order_mark_is_skipped_whole():
-    with patch.object(module, "LONGEST", 20):
+    with patch.object(module, "MAX_LINE_BYTES", 20):
         assert skipped_of("x.txt", b"\xef\xbb\xbf" + b"a" * 18) == (1, "is longer than 20 B")
 
 
 @pytest.mark.parametrize("name", swept(PLAIN, ["x.txt.gz"]))
 def test_a_line_of_any_length_takes_little_memory(name):
-    length = 8 * LONGEST
+    length = 8 * MAX_LINE_BYTES
     path = Path("x.txt")
     with path.open("wb") as file:  # its middle is a hole, which is read as zeros
         file.write(b"first\n")
@@ -272,7 +280,7 @@ def test_a_line_of_any_length_takes_little_memory(name):
         tracemalloc.stop()
     assert texts_of(windows) == [(1, "first", None), (3, "last", None)]
     assert sum(window.skipped for window in windows) == 1
-    assert peak < 3 * LONGEST
+    assert peak < 3 * MAX_LINE_BYTES
 
 
 # Windows
@@ -334,8 +342,8 @@ CORPORA = st.one_of(
     st.tuples(st.sampled_from(PLAIN), plain_corpora(), st.just({})),
     st.tuples(st.sampled_from(JSON), json_corpora(), st.just({"field": "text", "target_field": "de"})),
 )
-# An object of 60 characters that are escaped, 12 bytes each, is shorter than LONGEST.
-SMALL = {"WINDOW": 64, "STRETCH": 400, "LONGEST": 800, "PIECE": 16}
+# An object of 60 characters that are escaped, 12 bytes each, is shorter than MAX_LINE_BYTES.
+SMALL = {"WINDOW": 64, "STRETCH": 400, "MAX_LINE_BYTES": 800, "PIECE": 16}
 
 
 @given(CORPORA)

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from attnscope.errors import FileError
-from attnscope.models.text_file import LEAST, MOST, text_of_file
+from attnscope.models.text_file import LEAST, MAX_BYTES, text_of_file
 
 TEXT = "The keys are — für alle — on the table.\n"
 
@@ -81,7 +81,7 @@ def test_a_whole_file_that_is_not_utf8_is_refused(tmp_path, tail):
 def test_no_model_makes_more_be_read_than_memory_holds(tmp_path):
     path = tmp_path / "x.txt"
     with path.open("wb") as file:
-        file.truncate(MOST + 1)  # zeros that take no room on the disk
+        file.truncate(MAX_BYTES + 1)  # zeros that take no room on the disk
         file.write(b"a")
     with pytest.raises(FileError, match="NUL"):
         text_of_file(path, 10**9)

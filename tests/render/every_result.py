@@ -35,7 +35,7 @@ from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture, Token
 from attnscope.observe.trace import Condition, Crash, Exit, Operand, ProgramRun, Source
 from attnscope.tracing.comments.annotate import diff
-from attnscope.tracing.comments.result import CommentReport, Lie, SourceDiff, Unknown
+from attnscope.tracing.comments.result import CommentReport, SourceDiff, Unknown, WrongComment
 from attnscope.weights.differences import HeadDifferences
 
 
@@ -276,7 +276,9 @@ def every_result() -> dict[str, Any]:
     """Return a result of every kind, by a name for it."""
     trace = attnscope.compute("sdpa", nq=3, nk=4, dk=5, dv=6, batch=2, stats=True)
     measured = attnscope.measure_scaling([4, 16], nq=3, nk=4, batch=2)
-    report = CommentReport(3, [Lie(7, "x", "[a]", "[b]", "line 7: the comment says x is [a], but")])
+    report = CommentReport(
+        3, [WrongComment(7, "x", "[a]", "[b]", "line 7: the comment says x is [a], but")]
+    )
     old, new = b"x = f(y)\n", b"x = f(y)  # [n_Q, d_K]\n"
     return {
         "a trace": trace,

@@ -60,9 +60,9 @@ def test_a_real_module_is_annotated_from_its_trace_and_its_comments_are_checked(
     sizes = {"B": 3, "T": 5, "C": 8, "heads": 2}
     for text, true in ((old, 3), (new, 11)):
         result = check_source(text.decode(), steps, sizes=sizes)
-        assert (result.true, result.lies, result.unknown) == (true, [], [])
+        assert (result.true, result.wrong, result.unknown) == (true, [], [])
     wrong = SMALL.replace("# (B, nh, T, hs)\n", "# (B, T, nh, hs)\n")
-    assert [lie.message for lie in check_source(wrong, steps, sizes=sizes).lies] == [
+    assert [wrong.message for wrong in check_source(wrong, steps, sizes=sizes).wrong] == [
         "line 18: the comment says y is (B, T, nh, hs), but it is [B, heads, T, C/heads] (3×2×5×4):"
         " axis 1 is heads, not T."
     ]

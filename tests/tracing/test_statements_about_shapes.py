@@ -25,7 +25,7 @@ def report(text: str, *steps: Step):
 def outcome(text: str, *steps: Step) -> tuple:
     """Return how many statements are true, the lines of those that are not, and of those unread."""
     result = report(text, *steps)
-    return result.true, [lie.line for lie in result.lies], result.unread
+    return result.true, [wrong.line for wrong in result.wrong], result.unread
 
 
 # Comments in further notations.
@@ -44,8 +44,8 @@ def test_axes_may_be_divided_by_x_or_by_spaces(comment):
 
 
 def test_such_a_comment_that_is_wrong_is_found():
-    (lie,) = report("y = f(x)  # (B x n_Q x n_head x D_k)\n", step("y", 1, *SPLIT)).lies
-    assert lie.message == (
+    (wrong,) = report("y = f(x)  # (B x n_Q x n_head x D_k)\n", step("y", 1, *SPLIT)).wrong
+    assert wrong.message == (
         "line 1: the comment says y is (B x n_Q x n_head x D_k), but it is"
         " [n_batch, n_head, n_Q, d_feat/n_head] (4×5×7×6): axis 1 is n_head, not n_Q."
     )
@@ -62,7 +62,7 @@ def test_such_a_comment_that_is_wrong_is_found():
 )  # fmt: skip
 def test_what_only_looks_like_a_shape_is_never_wrong(comment):
     steps = [step("q", 1, *Q), step("k", 2, *K), step("y", 3, *SPLIT)]
-    assert report(f"q = f(x)\nk = f(x)\ny = f(q, k)  {comment}\n", *steps).lies == []
+    assert report(f"q = f(x)\nk = f(x)\ny = f(q, k)  {comment}\n", *steps).wrong == []
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_docstrings_are_read_in_every_style(text, line, name, unread):
 
 def test_a_docstring_that_is_wrong_is_told_with_its_line():
     text = REST.replace("(n_batch, n_K, d_feat)", "(n_batch, d_feat, n_K)")
-    (lie,) = report(text, *RAN, step("return", 10, *Q)).lies
-    assert lie.message == (
+    (wrong,) = report(text, *RAN, step("return", 10, *Q)).wrong
+    assert wrong.message == (
         "line 5: the docstring says k is (n_batch, d_feat, n_K), but it is [n_batch, n_K, d_feat] (4×9×30):"
         " axis 1 is n_K, not d_feat."
     )
@@ -249,8 +249,10 @@ def test_annotations_that_are_wrong_are_found(annotation):
     text = f"def f(q: {annotation}):\n    return g(q)\n"
     steps = [step("q", 1, *Q, how="input"), step("k", 1, *K, how="input")]
     expected = [] if "2*n_Q" in annotation else [1]
-    assert report(text, *steps).lies[:1] == report(text, *steps).lies
-    assert [lie.line for lie in report(text, *steps).lies] == expected  # n_Q is local, and not bound
+    assert report(text, *steps).wrong[:1] == report(text, *steps).wrong
+    assert [
+        wrong.line for wrong in report(text, *steps).wrong
+    ] == expected  # n_Q is local, and not bound
 
 
 def test_words_of_annotations_are_those_of_the_function():
@@ -265,8 +267,8 @@ def test_several_axes_with_one_name_are_the_same_each_time():
     text = 'def f(q: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b d"]:\n    return g(q)\n'
     ran = step("q", 1, *SPLIT, how="input")
     assert outcome(text, ran, step("return", 2, "n_batch", "n_head", "d_feat/n_head")) == (2, [], [])
-    (lie,) = report(text, ran, step("return", 2, "n_head", "n_batch", "d_feat/n_head")).lies
-    assert lie.message.endswith("*b is n_head n_batch, but n_batch n_head on line 1.")
+    (wrong,) = report(text, ran, step("return", 2, "n_head", "n_batch", "d_feat/n_head")).wrong
+    assert wrong.message.endswith("*b is n_head n_batch, but n_batch n_head on line 1.")
 
 
 def test_results_and_variables_are_annotated_too():
@@ -305,8 +307,8 @@ def test_a_pattern_that_confuses_two_axes_is_found():
     text = "x = f()\ny = rearrange(x, 'n_Q n_batch d -> n_batch n_Q d')\n"
     right = [step("x", 1, "n_Q", "n_batch", "d_feat"), step("y", 2, *Q)]
     assert outcome(text, *right) == (1, [], [])
-    (lie,) = report(text, step("x", 1, *Q), step("y", 2, "n_Q", "n_batch", "d_feat")).lies
-    assert lie.message == (
+    (wrong,) = report(text, step("x", 1, *Q), step("y", 2, "n_Q", "n_batch", "d_feat")).wrong
+    assert wrong.message == (
         "line 2: the pattern says x is 'n_Q n_batch d', but it is [n_batch, n_Q, d_feat] (4×7×30):"
         " axis 0 is n_batch, not n_Q."
     )

@@ -31,7 +31,7 @@ from attnscope.observe.operators.output import fitting
 from attnscope.observe.operators.tape import NotReplayableError
 from attnscope.process.default_dtype import default_dtype
 
-MOST = 12
+MAX_DIVERGENCES = 12
 """The number of divergences that are looked for, one after the other."""
 
 CLOSE = 4.0
@@ -208,7 +208,7 @@ def _find_divergences(examination: Examination) -> None:
     """
     a, b = examination.a, RoleTensors(examination.b.anatomy, examination.b.order)
     tolerances, is_strict = examination.tolerances, True
-    while len(examination.divergences) < MOST:
+    while len(examination.divergences) < MAX_DIVERGENCES:
         lenient = differences(a, b, tolerances)
         found = differences(a, b) if is_strict else lenient
         first = _first_root(found, b)
@@ -222,7 +222,7 @@ def _find_divergences(examination: Examination) -> None:
         divergence, corrected = _explained(case)
         if lenient[first].is_equal or examination.is_rounding(first):
             examination.small.append(divergence)
-            if len(examination.small) >= MOST or not _mended(b, first, a, None):
+            if len(examination.small) >= MAX_DIVERGENCES or not _mended(b, first, a, None):
                 tolerances, is_strict = tolerances | {first: inf}, False
             continue
         examination.divergences.append(divergence)

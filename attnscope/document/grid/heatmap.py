@@ -33,7 +33,7 @@ MOST_ROWS = 60  # on a terminal; more would not be visible at the same time
 PIPED = 200  # columns that piped maps may have, so that tokens need not be truncated
 SHORTEST = 4  # the least letters of a key written horizontally
 TALLEST = 10  # the most letters of a key written vertically
-LONGEST = 24  # the most terminal cells of a query's token
+TOKEN_CELLS = 24  # the most terminal cells of a query's token
 EVERY = 5  # columns between positions in the ruler above the map
 SMALLEST, FULL = 0.005, 0.995  # weights below are 0 %, and weights from here on are 100 %
 HIDDEN = "; masked weights count as 0"
@@ -56,7 +56,7 @@ def print_heatmap(maps: TokenGrid, attention: np.ndarray, console: Console) -> N
     room = console.width if terminal else max(console.width, PIPED)
     queries, _ = first_tokens(maps)
     rows = groups(queries, MOST_ROWS if terminal else len(queries))
-    labels = _labels(maps, rows, min(LONGEST, room // 4), scale)
+    labels = _labels(maps, rows, min(TOKEN_CELLS, room // 4), scale)
     indent = 1 + max(label.cell_len for label in labels)
     layout = _layout(maps, room, indent, scale, packed=console.color_system is not None)
     cells, left_out = smaller_without(maps, attention, rows, [each.columns for each in layout.columns])

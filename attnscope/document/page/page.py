@@ -46,7 +46,7 @@ OF_SIDES = {"beside.js", "beside.css"}
 """The files that a page needs only if its stacks are shown side by side."""
 
 
-MOST = 16_384
+MAX_CANVAS = 16_384
 """The most queries or keys of a map on a page: every browser supports a canvas of that size. (The
 packing allows up to 65,536 keys.)"""
 
@@ -57,9 +57,9 @@ def check_map_size(n: int) -> None:
     Raises:
         SizeError: browsers cannot draw them.
     """
-    if n > MOST:
+    if n > MAX_CANVAS:
         raise SizeError(
-            f"a page shows maps of at most {MOST:,} queries and keys, the largest that browsers"
+            f"a page shows maps of at most {MAX_CANVAS:,} queries and keys, the largest that browsers"
             f" can draw, but these have {n:,}.",
             hint="--pool max, or no --pool, for pooled maps",
         )

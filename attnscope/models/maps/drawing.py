@@ -32,8 +32,7 @@ from attnscope.document.grid.pooling import (
     span,
 )
 from attnscope.document.markdown import markdown_table
-from attnscope.document.page.page import MOST as LARGEST_MAP
-from attnscope.document.page.page import model_name, page_html
+from attnscope.document.page.page import MAX_CANVAS, model_name, page_html
 from attnscope.document.terminal import print_columns, print_heading, print_line, print_notices
 from attnscope.models.maps.document import heading, of_query, top_columns
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
@@ -301,7 +300,7 @@ def page_and_note(maps: AttentionMaps) -> tuple[str, str]:
     heads = [each for stack in stacks for each in stack.maps]
     n_weights = sum(each.attention.size for each in heads)
     longest = max(max(each.attention.shape) for each in heads)
-    if longest <= LARGEST_MAP and n_weights <= 2 * LARGEST:
+    if longest <= MAX_CANVAS and n_weights <= 2 * LARGEST:
         page = maps_page(maps)
         if len(page) <= LARGEST:
             return page, ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from attnscope.document.figure import CELL, COLOURS, GREY, LONGEST, THIN, drawable, label_axis
+from attnscope.document.figure import CELL, COLOURS, GREY, MAX_INCHES, THIN, drawable, label_axis
 from attnscope.document.grid.pooling import (
     borders,
     chunks,
@@ -102,7 +102,7 @@ def plot(maps: AttentionMaps, axes: Axes | None, layer: int | None, head: int | 
 def _draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
     """Draw one map, with the tokens along both axes and the colour scale at the right."""
     rows, columns = map.attention.shape
-    width, height = min(LONGEST, CELL * columns), min(LONGEST, CELL * rows)
+    width, height = min(MAX_INCHES, CELL * columns), min(MAX_INCHES, CELL * rows)
     axes = _axes(figure, width, height)
     top = _map_on(axes, maps, map, [map])
     title = f"{drawable(named(maps.model, maps.stack))} · layer {map.layer} · head {map.head}"

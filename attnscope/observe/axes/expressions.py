@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 from typing import TypeAlias
 
-LONGEST = 100  # characters: a longer text is no axis
+MAX_TEXT = 100  # characters: a longer text is no axis
 
 Powers: TypeAlias = tuple[tuple[str, int], ...]
 """The factors of a product with their powers; divisors have negative powers."""
@@ -181,7 +181,7 @@ def combined(
     return None
 
 
-def parse_expression(text: str, longest: int = LONGEST) -> Expression | None:
+def parse_expression(text: str, longest: int = MAX_TEXT) -> Expression | None:
     """Parse an expression; return None if the text is not one, or longer than `longest` characters.
 
     >>> parse_expression("d_feat//n_head * n_head") == parse_expression("d_feat")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from attnscope.observe.trace import Step
 
-LONGEST = 200
+MAX_STEPS = 200
 """The maximal number of steps in a loop body that is folded."""
 
 
@@ -25,7 +25,7 @@ def fold_loops(steps: Sequence[Step]) -> list[Step]:
     """
     result = list(steps)
     length = 1
-    while length <= min(LONGEST, len(result) // 2):
+    while length <= min(MAX_STEPS, len(result) // 2):
         once = _fold_bodies(result, length)
         length = length + 1 if len(once) == len(result) else 1
         result = once

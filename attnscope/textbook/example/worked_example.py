@@ -43,7 +43,7 @@ TITLES = {
 }
 TOLERANCE = 1e-12
 """All forms run in float64; they add in different orders, so their last bits may differ."""
-MOST = 12
+MAX_SHOWN = 12
 """The largest number of rows, or of columns, that is shown whole."""
 LARGEST = 1e6
 """The largest magnitude of a number that one would work with by hand."""
@@ -155,10 +155,10 @@ def _check_shape(file: TensorFile) -> None:
             f"{called(file)} is {shape_of(file)}, and the example takes matrices.",
             hint="two axes, as [[1, 0], [0, 1]]",
         )
-    if max(file.shape) > MOST:
+    if max(file.shape) > MAX_SHOWN:
         raise SizeError(
             f"{called(file)} is {shape_of(file)}, and the example shows every number: it takes at most"
-            f" {MOST} rows and {MOST} columns.",
+            f" {MAX_SHOWN} rows and {MAX_SHOWN} columns.",
             hint=f"attnscope sdpa --{_option(file.name)} … --numbers",
         )
 
@@ -296,7 +296,7 @@ def _tolerance(by_rows: Mapping[str, np.ndarray], scale: float) -> float:
     if "X" in sizes:
         sizes |= {name: sizes["X"] @ sizes[f"W_{name}"] for name in "QKV"}
     scores = (sizes["Q"] @ sizes["K"].T * abs(scale)).max()
-    bound = 2 * MOST * np.finfo(np.float64).eps * (1 + scores) * sizes["V"].max()
+    bound = 2 * MAX_SHOWN * np.finfo(np.float64).eps * (1 + scores) * sizes["V"].max()
     return max(TOLERANCE, float(bound))
 
 

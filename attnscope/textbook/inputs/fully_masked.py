@@ -8,12 +8,12 @@ from attnscope.attention.mask_rules import Masks
 from attnscope.document.result import Finding
 
 
-def findings_of(masks: Masks, blind: int | None, rows: int) -> list[Finding]:
+def findings_of(masks: Masks, fully_masked: int | None, rows: int) -> list[Finding]:
     """Return the findings about the masks of a run.
 
     Args:
         masks: the masks of the run.
-        blind: the number of rows of the scores that see no key; None: unknown.
+        fully_masked: the number of rows of the scores that see no key; None: unknown.
         rows: the number of all rows.
     """
     found = []
@@ -24,9 +24,9 @@ def findings_of(masks: Masks, blind: int | None, rows: int) -> list[Finding]:
                 " mask: for a prefix LM, use prefix alone."
             )
         )
-    if blind:
+    if fully_masked:
         effect = _effect(masks)
-        found.append(Finding(f"{blind} of {rows} rows of the scores are fully masked: {effect}"))
+        found.append(Finding(f"{fully_masked} of {rows} rows of the scores are fully masked: {effect}"))
     return found
 
 

@@ -105,7 +105,10 @@ def _check_sdpa(run: VerifiedRun, naive: Naive, tolerances: Tolerances) -> Check
         run.result(run.weighted),
         references.sdpa(run),
         2 * tolerances.weighted,  # both round, each in its own way
-        without=[_blind(run.blind & ~run.zeroed, "it returns zeros for them"), _leaking(run, naive)],
+        without=[
+            _fully_masked(run.fully_masked & ~run.zeroed, "it returns zeros for them"),
+            _leaking(run, naive),
+        ],
         part=_part_of(run, run.weighted),
     )
 
@@ -119,13 +122,13 @@ def _check_module(run: VerifiedRun, naive: Naive, tolerances: Tolerances) -> Che
         run.result(run.final),
         references.module(run),
         _both(run) * (tolerances.final if run.is_mha else merged(run, tolerances.weighted)),
-        without=[_blind(run.blind, "it returns NaN for them"), _leaking(run, naive)],
+        without=[_fully_masked(run.fully_masked, "it returns NaN for them"), _leaking(run, naive)],
         part="" if run.is_mha else _part_of(run, run.final),
     )
 
 
 def _check_naive(run: VerifiedRun, naive: Naive, tolerances: Tolerances) -> Check:
-    lost = _blind(run.rounded_away, "the mask is so large that rounding decides their weights")
+    lost = _fully_masked(run.rounded_away, "the mask is so large that rounding decides their weights")
     tolerance = _both(run) * tolerances.final
     return _compared(run, NAIVE, run.result(run.final), naive.final, tolerance, without=[lost])
 
@@ -137,7 +140,7 @@ def _check_sums(run: VerifiedRun, naive: Naive) -> Check:
     no_numbers = np.isnan(sums[..., 0])
     what, why = "NaN in the loop too", "their inputs are not finite"
     without = [
-        _blind(run.blind & no_numbers, "their weights are NaN"),
+        _fully_masked(run.fully_masked & no_numbers, "their weights are NaN"),
         _Without(
             no_numbers & naive.without_numbers,
             f"row that is {what}",
@@ -172,7 +175,7 @@ class _Without:
     why: str
 
 
-def _blind(rows: np.ndarray, why: str) -> _Without:
+def _fully_masked(rows: np.ndarray, why: str) -> _Without:
     return _Without(rows, "row that sees no key", "rows that see no key", why)
 
 
@@ -181,9 +184,9 @@ def _leaking(run: VerifiedRun, naive: Naive) -> _Without:
     import numpy as np
     import torch
 
-    rows = np.zeros_like(run.blind)
+    rows = np.zeros_like(run.fully_masked)
     if run.leaks:
-        rows = ~run.blind & (naive.to_hidden > torch.finfo(run.dtype).eps / 32)
+        rows = ~run.fully_masked & (naive.to_hidden > torch.finfo(run.dtype).eps / 32)
     what = "where hidden keys have weight"
     return _Without(
         rows, f"row {what}", f"rows {what}", f"it hides them, but a fill of {run.fill:g} does not"

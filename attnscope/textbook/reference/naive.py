@@ -99,14 +99,16 @@ def attended(run: VerifiedRun, inputs: ProductInputs) -> Iterator[QueryBlock]:
         weighted = np.empty((some.stop - start, V.shape[3]))
         for i in range(len(weights)):
             visible = None if mask is None else mask[i if len(mask) > 1 else 0]
-            blind = run.blind[b, h, start + i]
-            w = weights[i] = weights_of(Q[b, h, start + i], keys, visible, run, blind=blind)
+            fully_masked = run.fully_masked[b, h, start + i]
+            w = weights[i] = weights_of(
+                Q[b, h, start + i], keys, visible, run, fully_masked=fully_masked
+            )
             weighted[i] = (w if kept is None else dropped(w, kept[i], run.dropout)) @ values
         yield QueryBlock(b, h, some, weights, weighted)
 
 
 def weights_of(
-    q: np.ndarray, K: np.ndarray, mask: np.ndarray | None, run: VerifiedRun, *, blind: bool
+    q: np.ndarray, K: np.ndarray, mask: np.ndarray | None, run: VerifiedRun, *, fully_masked: bool
 ) -> np.ndarray:
     """Compute the weights of one query: softmax(q · Kᵀ · scale).
 
@@ -115,7 +117,7 @@ def weights_of(
         K: the keys, `n_K d_K`.
         mask: the query's row of the mask, `n_K`.
         run: has the options: scale, soft cap, fill.
-        blind: whether the query sees no key at all.
+        fully_masked: whether the query sees no key at all.
 
     Returns:
         `n_K`.
@@ -127,7 +129,7 @@ def weights_of(
         scores = cap * np.tanh(scores / cap)
     if mask is not None:
         scores = np.where(mask, scores, run.fill) if mask.dtype == bool else scores + mask
-    if blind and (rows := run.option("masked_rows")):
+    if fully_masked and (rows := run.option("masked_rows")):
         return np.full(len(scores), {"nan": np.nan, "uniform": 1 / len(scores), "zero": 0.0}[rows])
     powers = np.exp(scores - scores.max())
     return powers / powers.sum()

@@ -103,7 +103,11 @@ def module(run: VerifiedRun) -> np.ndarray:
             if not result.size(-1):
                 result = Q.new_empty(n_sequence, n_Q, block.size(-1))
             result[some, queries] = block
-    return array(result) if run.is_mha else merged(run, array(result.unflatten(0, run.blind.shape[:2])))
+    return (
+        array(result)
+        if run.is_mha
+        else merged(run, array(result.unflatten(0, run.fully_masked.shape[:2])))
+    )
 
 
 def _hidden(run: VerifiedRun, sequences: slice, queries: slice) -> torch.Tensor | None:
@@ -112,14 +116,14 @@ def _hidden(run: VerifiedRun, sequences: slice, queries: slice) -> torch.Tensor 
 
     if run.mask is None:
         return None
-    n_batch, n_head, _ = run.blind.shape
+    n_batch, n_head, _ = run.fully_masked.shape
     some = torch.arange(n_batch * n_head).view(n_batch, n_head)
     some = (some if run.is_mha else some.flatten())[sequences].flatten()
     mask = run.mask.cpu()
     mask = (
         mask[:, :, queries]
         if mask.size(2) > 1
-        else mask.expand(-1, -1, run.blind[0, 0, queries].size, -1)
+        else mask.expand(-1, -1, run.fully_masked[0, 0, queries].size, -1)
     )
     mask = mask[some // n_head if len(mask) > 1 else 0, some % n_head if mask.size(1) > 1 else 0]
     mask = mask.expand(len(some), -1, -1)

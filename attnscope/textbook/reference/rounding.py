@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DEVIATIONS = 5.0
 """A tolerance in standard deviations: about the largest of a million normal errors."""
 
-MOST = 50.0
+MAX_EXPONENT = 50.0
 """The upper bound of exponents, which avoids overflow."""
 
 
@@ -81,7 +81,7 @@ class Errors:
             inputs.V[b, h // group],
             rows.weights,
             rows.weighted,
-            run.blind[b, h, some],
+            run.fully_masked[b, h, some],
             run.mask_of(b, h, some),
             run.kept(b, h, some),
         )
@@ -212,7 +212,7 @@ class _Block:
     V: np.ndarray
     weights: np.ndarray
     out: np.ndarray
-    blind: np.ndarray
+    fully_masked: np.ndarray
     mask: np.ndarray | None
     kept: np.ndarray | None
     entering: dict[str, np.ndarray] | None
@@ -254,13 +254,13 @@ class _Block:
         errors = DEVIATIONS * errors
         top = scores.max(axis=1, keepdims=True)
         logs = scores - top - np.log(np.exp(scores - top).sum(axis=1, keepdims=True))
-        changes = np.exp(np.minimum(logs + errors, MOST)) * -np.expm1(-errors)
+        changes = np.exp(np.minimum(logs + errors, MAX_EXPONENT)) * -np.expm1(-errors)
         least = np.exp(logs - errors).sum(axis=1, keepdims=True)
         total = changes.sum(axis=1, keepdims=True)
         squares = (changes * grown**2) @ self.V**2
         squares += total * self.out**2 - 2 * self.out * ((changes * grown) @ self.V)
-        moved = np.sqrt(total * np.maximum(squares, 0)) / np.maximum(least, np.exp(-MOST))
-        return np.where(self.blind[:, None], 0, moved)
+        moved = np.sqrt(total * np.maximum(squares, 0)) / np.maximum(least, np.exp(-MAX_EXPONENT))
+        return np.where(self.fully_masked[:, None], 0, moved)
 
     def _scores(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the scores that enter the softmax, and their errors, both `n_Q n_K`."""

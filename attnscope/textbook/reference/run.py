@@ -208,7 +208,7 @@ class VerifiedRun:
         return array(mask[queries] if len(mask) > 1 else mask)
 
     @cached_property
-    def blind(self) -> np.ndarray:
+    def fully_masked(self) -> np.ndarray:
         """True for queries that see no key: `n_batch n_head n_Q`."""
         import numpy as np
         import torch
@@ -222,7 +222,7 @@ class VerifiedRun:
 
     @cached_property
     def rounded_away(self) -> np.ndarray:
-        """True for blind queries whose weights are dominated by rounding.
+        """True for fully masked queries whose weights are dominated by rounding.
 
         An additive mask hides a key by a large number. Where it hides all keys, the softmax depends
         only on differences of scores, which were rounded at the magnitude of that number.
@@ -230,18 +230,18 @@ class VerifiedRun:
         import numpy as np
 
         if self.mask is None or not self.mask.is_floating_point() or self.option("masked_rows"):
-            return np.zeros_like(self.blind)
-        return self.blind & array((self.mask > -inf).any(dim=-1))
+            return np.zeros_like(self.fully_masked)
+        return self.fully_masked & array((self.mask > -inf).any(dim=-1))
 
     @cached_property
     def zeroed(self) -> np.ndarray:
-        """True for blind queries whose weights are 0, independent of the mask's values."""
+        """True for fully masked queries whose weights are 0, independent of the mask's values."""
         import numpy as np
 
         if self.mask is None or self.option("masked_rows") != "zero":
-            return np.zeros_like(self.blind)
+            return np.zeros_like(self.fully_masked)
         finite = array((self.mask > -inf).any(dim=-1)) if self.mask.is_floating_point() else False
-        return self.blind & ~np.asarray(finite)
+        return self.fully_masked & ~np.asarray(finite)
 
     @property
     def leaks(self) -> bool:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from attnscope.tracing.comments.annotate import annotate_file, annotate_source, diff, write
 from attnscope.tracing.comments.check import check_source
-from attnscope.tracing.comments.result import CommentReport, Lie, Unknown
+from attnscope.tracing.comments.result import CommentReport, Unknown, WrongComment
 
 __all__ = [
     "CommentReport",
-    "Lie",
     "Unknown",
+    "WrongComment",
     "annotate_file",
     "annotate_source",
     "check_source",

@@ -13,7 +13,7 @@ from attnscope.tracing.comments.claims import Medium, Subject, claims_of
 from attnscope.tracing.comments.history import Call, History, Run
 from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Shape, is_plausible
 from attnscope.tracing.comments.places import Code
-from attnscope.tracing.comments.result import CommentReport, Lie, Unknown
+from attnscope.tracing.comments.result import CommentReport, Unknown, WrongComment
 from attnscope.tracing.comments.result import subject as subject_of
 
 
@@ -37,7 +37,7 @@ def check_source(
         SourceError: the text is not Python.
 
     >>> step = Step("y", ("n_Q", "d_K"), (3, 4), "float32", "f(x)", 48, line=1)
-    >>> check_source("y = f(x)  # [d_K, n_Q]", [step], sizes={"n_Q": 3, "d_K": 4}).lies[0].message
+    >>> check_source("y = f(x)  # [d_K, n_Q]", [step], sizes={"n_Q": 3, "d_K": 4}).wrong[0].message
     'line 1: the comment says y is [d_K, n_Q], but it is [n_Q, d_K] (3×4): axis 0 is n_Q, not d_K.'
     """
     code = Code(text.removeprefix("\ufeff"))
@@ -54,21 +54,21 @@ def check_source(
                 unknown = Unknown(subject.line, subject.name, claim.text, subject.medium.value)
                 result.unknown.append(unknown)
             continue
-        lie = _first_lie(claim, subject, runs, vocabulary, history)
-        if lie is None:
+        fault = _first_fault(claim, subject, runs, vocabulary, history)
+        if fault is None:
             result.true += 1
             if subject.medium is Medium.COMMENT:
                 result.true_lines.add(subject.line)
-        elif _is_evident(lie[0], lie[1].step, known, subject):
-            result.lies.append(_lie(*lie, subject, runs))
+        elif _is_evident(fault[0], fault[1].step, known, subject):
+            result.wrong.append(_wrong_comment(*fault, subject, runs))
         else:
             unread.add(subject.line)
-    told = {lie.line for lie in result.lies} | result.true_lines
+    told = {fault.line for fault in result.wrong} | result.true_lines
     result.unread = sorted(unread - told)
     return result
 
 
-def _first_lie(
+def _first_fault(
     claim: Claim, subject: Subject, runs: list[Run], vocabulary: _Vocabulary, history: History
 ) -> tuple[Claim, Run, str] | None:
     """Return a claim, a run that contradicts it, and the reason; None if the claim is true of all."""
@@ -103,7 +103,9 @@ def _is_evident(claim: Claim, step: Step, known: Iterable[str], subject: Subject
     return True
 
 
-def _lie(claim: Claim, run: Run, reason: str, subject: Subject, runs: list[Run]) -> Lie:
+def _wrong_comment(
+    claim: Claim, run: Run, reason: str, subject: Subject, runs: list[Run]
+) -> WrongComment:
     step = run.step
     shape = f"[{', '.join(map(str, step.shape))}]"
     dims = "" if step.dims is None else f"[{', '.join(step.dims)}]"
@@ -115,7 +117,7 @@ def _lie(claim: Claim, run: Run, reason: str, subject: Subject, runs: list[Run])
         i = next(i for i, each in enumerate(several) if each is step)
         before, total = (sum(each.times for each in part) for part in (several[:i], several))
         when = f"in run {before + 1} of {total} "
-    return Lie(
+    return WrongComment(
         line=subject.line,
         name=step.name,
         said=claim.text,

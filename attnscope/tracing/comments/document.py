@@ -16,12 +16,14 @@ from attnscope.tracing.comments.result import CommentReport, SourceDiff
 
 def report_document(report: CommentReport) -> list[Block]:
     """Build a line with the number of statements of each kind, and what is wrong or undecided."""
-    lies = [Finding(lie.message.removeprefix(f"line {lie.line}: "), lie.line) for lie in report.lies]
+    wrong = [
+        Finding(fault.message.removeprefix(f"line {fault.line}: "), fault.line) for fault in report.wrong
+    ]
     title = f"shape comments: {report.summary}"
     return [
         Only(Sentence(title, "bold"), html=True),
         Only(Sentence(title, joint=None), html=False),
-        Findings(lies),
+        Findings(wrong),
         Notices(report.notices),
     ]
 

@@ -20,7 +20,7 @@ MOST_LINES = 20
 
 
 @dataclass(frozen=True)
-class Lie:
+class WrongComment:
     """A comment, docstring, annotation or pattern that disagrees with the run.
 
     Attributes:
@@ -62,17 +62,22 @@ class CommentReport(Display):
 
     Attributes:
         true: the number of statements that are right.
-        lies: those that are wrong.
+        wrong: those that are wrong.
         unknown: those about code that did not run.
         true_lines: the lines of comments that are right.
         unread: the lines of what resembles a shape, but cannot be read or attributed to a tensor.
     """
 
     true: int = 0
-    lies: list[Lie] = field(default_factory=list)
+    wrong: list[WrongComment] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     true_lines: set[int] = field(default_factory=set)
     unread: list[int] = field(default_factory=list)
+
+    @property
+    def lies(self) -> list[WrongComment]:
+        """The former name of `wrong`."""
+        return self.wrong
 
     @property
     def notices(self) -> list[str]:
@@ -88,7 +93,7 @@ class CommentReport(Display):
         unread = f"not read (line{'s' * (len(self.unread) != 1)} {listed(self.unread)})"
         counts = {
             "true": self.true,
-            "not true": len(self.lies),
+            "not true": len(self.wrong),
             "not known": len(self.unknown),
             unread: len(self.unread),
         }

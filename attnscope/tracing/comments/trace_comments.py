@@ -97,10 +97,10 @@ def check_comments(trace: Trace) -> CommentReport:
     path = _file_of(trace)
     _check_imported(path)
     report = _report(trace, path)
-    verdict = not report.lies if report.true or report.lies else None
+    verdict = not report.wrong if report.true or report.wrong else None
     trace.checks = [*(trace.checks or []), Check("shape comments", None, None, verdict, report.summary)]
-    lies = [Finding(lie.message.partition(": ")[2], lie.line) for lie in report.lies]
-    trace.findings = sorted([*(trace.findings or []), *lies], key=lambda finding: finding.line or 0)
+    wrong = [Finding(fault.message.partition(": ")[2], fault.line) for fault in report.wrong]
+    trace.findings = sorted([*(trace.findings or []), *wrong], key=lambda finding: finding.line or 0)
     return report
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from document.page.unpacking import unpacked
 
-from attnscope.document.page.page import MOST, model_name, page_html
+from attnscope.document.page.page import MAX_CANVAS, model_name, page_html
 from attnscope.document.result import Check
 from attnscope.errors import SizeError
 from attnscope.models.heads.result import HeadRow, HeadTable
@@ -164,10 +164,10 @@ def test_a_page_of_hostile_names_has_the_elements_of_a_page_of_harmless_ones(hos
 
 
 def test_maps_that_no_browser_draws_are_refused():
-    most = stack(["q"], ["k"] * MOST, heads=1)
-    assert len(data_in(html_of(most))["stacks"][0]["keys"]) == MOST
+    most = stack(["q"], ["k"] * MAX_CANVAS, heads=1)
+    assert len(data_in(html_of(most))["stacks"][0]["keys"]) == MAX_CANVAS
     with pytest.raises(SizeError, match="at most 16,384 queries and keys") as refused:
-        html_of(stack(["q"], ["k"] * (MOST + 1), heads=1))
+        html_of(stack(["q"], ["k"] * (MAX_CANVAS + 1), heads=1))
     assert "--pool max" in refused.value.hint
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.observe.instrument.loops import LONGEST, fold_loops
+from attnscope.observe.instrument.loops import MAX_STEPS, fold_loops
 from attnscope.observe.trace import Step
 
 
@@ -87,10 +87,10 @@ def test_steps_that_differ_in_anything_that_is_shown_are_not_one(other):
 
 
 def test_a_body_that_is_too_long_is_left_as_it_is():
-    body = [step("a", (i + 1,)) for i in range(LONGEST + 1)]
+    body = [step("a", (i + 1,)) for i in range(MAX_STEPS + 1)]
     assert fold_loops([*body, *body]) == [*body, *body]
     body.pop()
-    assert [each.times for each in fold_loops([*body, *body])] == [2] * LONGEST
+    assert [each.times for each in fold_loops([*body, *body])] == [2] * MAX_STEPS
 
 
 def test_the_steps_that_were_given_stay_as_they_are():

@@ -5,7 +5,7 @@
     python tests/recording.py record /tmp/new
     python tests/recording.py compare /tmp/old /tmp/new
 
-A recording holds each result of `render/every_result.py`, with and without its optional parts, as a terminal
+A recording holds each result of `document/every_result.py`, with and without its optional parts, as a terminal
 of 60, 80 and 120 columns shows it, with its colours, as `repr`, as a notebook shows it, and in the formats of
 its files, except tensors and pixels; and every command of the documentation, in terminals of 60, 80 and 120
 columns, and in the formats that a pipe may ask for. `compare` prints what differs, and exits with 1 if anything does.
@@ -89,7 +89,7 @@ def record_results(
     results: dict[str, Any], folder: Path, *, parts: bool = True, pictures: bool = True
 ) -> None:
     """Record results in all formats; without an optional part, at 80 columns, and in no picture."""
-    from render.every_result import without_a_part
+    from document.every_result import without_a_part
 
     for name, result in results.items():
         variants = [("", result), *(without_a_part(result) if parts else ())]
@@ -164,7 +164,7 @@ def write(path: Path, text: str) -> None:
 
 def record(folder: Path) -> None:
     """Record everything."""
-    from render.every_result import complete_results, every_result
+    from document.every_result import complete_results, every_result
 
     warnings.simplefilter("ignore")
     record_results(every_result(), folder)

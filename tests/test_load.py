@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from render.every_result import every_result, head, maps
-from render.head_tables import head_table
+from document.every_result import every_result, head, maps
+from models.heads.head_tables import head_table
 
 import attnscope
 from attnscope.errors import FileError

@@ -11,7 +11,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import attnscope
-from attnscope.observe.trace import ProgramRun, Trace
+from attnscope.observe.trace import Trace
+from attnscope.tracing.result import ProgramRun
 
 DEFINITION = """
 import torch

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import recording
-from render.every_result import head
+from document.every_result import head
 
 PAGE = """\
 ```console

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attnscope.document.result import Check, Part, Result, Stats, held_of, named
+from attnscope.document.result import Check, Part, Stats, TensorResult, held_of, named
 from attnscope.errors import no_such_part
 from attnscope.text import shortened
 from attnscope.units import few, listed, number_text, shape_text
@@ -13,6 +13,7 @@ from attnscope.units import few, listed, number_text, shape_text
 if TYPE_CHECKING:
     from attnscope.document.blocks import Block
     from attnscope.document.columns import Column
+    from attnscope.document.tensor_file import Tensors
 
 
 @dataclass(repr=False)
@@ -88,7 +89,7 @@ class Latent:
 
 
 @dataclass(repr=False)
-class HeadWeights(Result):
+class HeadWeights(TensorResult):
     """The weights of one attention head of a checkpoint.
 
     `n_layer`, `n_head`, `n_kv_head`, `d_feat` and `d_head` are those of the `stack`: `self` if the model
@@ -141,6 +142,10 @@ class HeadWeights(Result):
 
             return circuit_columns(self.circuits, self.d_head)
         return super().table()
+
+    def tensors(self) -> Tensors:
+        """Return its weights by name, as stored in a file."""
+        return {each.name: (each.array, each.dtype) for each in self.weights}
 
     def __getitem__(self, name: str) -> WeightSlice:
         """Return the head's slice of a weight or a bias by its name: `head["W_Q"]`.

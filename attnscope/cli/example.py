@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnscope.cli import options
 from attnscope.cli.options import Format, FormatOptions
-from attnscope.cli.output import Output, exit_status, shown_progress
+from attnscope.cli.output import exit_status, print_result, shown_progress
 from attnscope.errors import OptionError
 from attnscope.options import keywords
 from attnscope.textbook.options import ExampleForms, ExampleNumbers
@@ -26,5 +26,5 @@ def example(numbers: ExampleNumbers, forms: ExampleForms, output: FormatOptions)
         raise OptionError("csv holds one table, and the example has many.", hint="--format json")
     with shown_progress() as progress:
         result = worked_example(**keywords(numbers), **keywords(forms), progress=progress)
-    Output(output.format).print_example(result)
+    print_result(result, output)
     return max(exit_status(trace.checks) for trace in result.forms.values())

@@ -256,13 +256,11 @@ def _print_maps(maps: AttentionMaps, output: Output, write: Any, *, pool: str | 
 
 def _print_steps(maps: AttentionMaps, output: Output, write: Any) -> None:
     """Write the files, then print one layer's attention step by step."""
-    from attnscope.render.values import stored
-
     trace = maps.steps
     assert trace is not None
     output.check_selections({step.name: (step.shape, step.dims) for step in trace.steps}, "these steps")
     shown = output.shown_of(trace)
-    tensors = {step.name: stored(step) for step in trace.steps} if output.save else {}
+    tensors = trace.tensors() if output.save else {}
     with written_first(lambda: output.write(tensors), write):
         output.print(trace, shown)
     for notice in trace.notices:

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from attnscope.document.blocks import Block
     from attnscope.document.result import Check, Result
     from attnscope.document.tensor_file import Tensors
+    from attnscope.document.values import Index, Shown
     from attnscope.models.maps.result import AttentionMaps
     from attnscope.observe.trace import Step, Trace
-    from attnscope.render.values import Index, Shown
-    from attnscope.textbook.example.result import WorkedExample
 
     Shape = tuple[int, ...]
     Dims = tuple[str, ...] | None
@@ -76,7 +75,7 @@ class Output(TableOptions):
     @cached_property
     def selections(self) -> list[tuple[str, Index]]:
         """The name and the index of each `--show`."""
-        from attnscope.render.values import parse_selection
+        from attnscope.document.values import parse_selection
 
         return [parse_selection(text) for text in self.show or ()]
 
@@ -92,8 +91,8 @@ class Output(TableOptions):
             plan: the plan of the run.
             numbers: whether the values of every step are shown.
         """
-        from attnscope.render.memory import bytes_to_save, bytes_to_show
-        from attnscope.render.values import size_of_selection
+        from attnscope.cli.memory import bytes_to_save, bytes_to_show
+        from attnscope.document.values import size_of_selection
 
         values = [(step.name, prod(step.shape)) for step in plan.steps] if numbers else []
         if self.show:
@@ -112,7 +111,7 @@ class Output(TableOptions):
         """
         if not self.show:
             return
-        from attnscope.render.values import check_index, check_name
+        from attnscope.document.values import check_index, check_name
 
         for text, (name, index) in zip(self.show or (), self.selections, strict=True):
             check_name(name, tensors.keys(), where)
@@ -127,7 +126,7 @@ class Output(TableOptions):
         if not self.show:
             return []
         from attnscope.arrays import numbers
-        from attnscope.render.values import select
+        from attnscope.document.values import select
 
         shown = []
         for text, (name, index) in zip(self.show or (), self.selections, strict=True):
@@ -138,96 +137,24 @@ class Output(TableOptions):
 
     def shown_of(self, trace: Trace) -> list[Shown]:
         """Return the parts of a trace's tensors that `--show` selects."""
-        from attnscope.render.values import stored
+        return self.shown(lambda name: (*trace[name].stored(), trace[name].dims))
 
-        return self.shown(lambda name: (*stored(trace[name]), trace[name].dims))
-
-    def print(self, result: Trace | HeadWeights | AttentionMaps, shown: Sequence[Shown] = ()) -> None:
-        """Print a result, and below it the selected values."""
-        from attnscope.render.values import shown_fields
-
-        if self.format is Format.JSON:
-            print_text(result.json_of(result.to_dict() | shown_fields(shown)))
-        else:
-            self._print_table(result)
-            self._print_shown(shown)
-
-    def print_run(
-        self,
-        trace: Trace,
-        shown: Sequence[Shown] = (),
-        *,
-        source: bool = False,
-        numbers: Mapping[str, Shown] | None = None,
+    def print(
+        self, result: Trace | HeadWeights | AttentionMaps, shown: Sequence[Shown] = (), **parts: bool
     ) -> None:
-        """Print a run of the textbook, and below it the source and values, if requested.
+        """Print a result, and below it the selected values.
 
         Args:
-            trace: the run, or its plan.
-            shown: the values of some tensors.
-            source: whether to show the trace's source.
-            numbers: the values of every tensor, by name.
+            result: the result.
+            shown: the selected values.
+            parts: the parts of the result that are shown on request.
         """
+        from attnscope.document.values import Values, shown_fields
+
         if self.format is Format.JSON:
-            record = _record(trace, shown)
-            if numbers is not None:
-                from attnscope.render.numbers import numbers_record
-
-                record["values"] = numbers_record(trace, numbers)
-            print_json(record)
-            return
-        self._print_table(trace)
-        if source:
-            from attnscope.render.terminal.source import print_source, source_text
-
-            if self.format is Format.MARKDOWN:
-                put("\n" + source_text(trace))
-            else:
-                print_source(trace, stdout())
-        if numbers is not None:
-            from attnscope.render.numbers import numbers_text, print_numbers
-
-            without_words = replace(trace, steps=[replace(step, why=None) for step in trace.steps])
-            if self.format is Format.MARKDOWN:
-                put("\n" + numbers_text(without_words, numbers))
-            else:
-                print_numbers(without_words, numbers, stdout())
-        self._print_shown(shown)
-
-    def _print_table(self, result: Any) -> None:
-        if result.schema:
-            print_result(result, self)
-        elif self.format is not Format.TABLE:
-            from attnscope.render.records.records import csv_text, markdown_text
-
-            is_csv = self.format is Format.CSV
-            put(csv_text(result) if is_csv else markdown_text(result, wide=self.wide))
+            print_text(result.json_of(result.to_dict(**parts) | shown_fields(shown)))
         else:
-            from attnscope.render.terminal.table import print_table
-
-            print_table(result, stdout(), wide=self.wide)
-
-    def _print_shown(self, shown: Sequence[Shown]) -> None:
-        from attnscope.render.values import shown_text
-
-        for each in shown:
-            if self.format is Format.MARKDOWN:
-                put(f"\n```\n{shown_text(each)}\n```")
-            else:
-                put("\n" + shown_text(each, width=stdout().width))
-
-    def print_example(self, example: WorkedExample) -> None:
-        """Print every step of a worked example with its values, in each form."""
-        if self.format is Format.JSON:
-            print_json(example.to_dict())
-        elif self.format is Format.MARKDOWN:
-            from attnscope.render.records.example import example_text
-
-            put(example_text(example))
-        else:
-            from attnscope.render.terminal.example import print_example
-
-            print_example(example, stdout())
+            print_result(result, self, [*result.document(**parts), *map(Values, shown)])
 
     def write(self, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
         """Write tensors and metadata to the file of `--save`, and report that."""
@@ -252,13 +179,6 @@ class Output(TableOptions):
         tell(f"wrote {n} tensors, {bytes_text(size)}, to {self.save}{what}")
 
 
-def _record(result: Trace | HeadWeights, shown: Sequence[Shown]) -> dict[str, Any]:
-    from attnscope.render.records.records import record
-    from attnscope.render.values import shown_fields
-
-    return record(result) | shown_fields(shown)
-
-
 def refuse_in_csv(format: Format, options: Mapping[str, bool]) -> None:
     """Raise an OptionError if one of these options is set, and the format is csv, which lacks it."""
     for name, is_set in options.items():
@@ -266,14 +186,12 @@ def refuse_in_csv(format: Format, options: Mapping[str, bool]) -> None:
             raise OptionError(f"csv holds one table, and {name} prints more.", hint="--format json")
 
 
-def stored_of_all(steps: Iterable[Step]) -> dict[str, tuple[np.ndarray, str]]:
+def stored_of_all(steps: Iterable[Step]) -> Tensors:
     """Return the tensors of all steps by name; report those that cannot be read."""
-    from attnscope.render.values import stored
-
     tensors = {}
     for step in steps:
         try:
-            tensors[step.name] = stored(step)
+            tensors[step.name] = step.stored()
         except OptionError as error:
             tell(f"{step.name} is not written: {error}")
     return tensors
@@ -388,7 +306,7 @@ def draw(
     """
     if plot is None and page is None:
         return
-    from attnscope.render.files.save import save
+    from attnscope.document.save import save
     from attnscope.units import bytes_text
 
     with shown_progress() as progress:

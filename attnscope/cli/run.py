@@ -70,7 +70,7 @@ def run(
     output: ProgramOutput,
 ) -> int:
     """Run `attnscope run` and return its exit status."""
-    from attnscope.render.terminal.report import Report
+    from attnscope.cli.report import Report
     from attnscope.tracing.watch import trace_script
 
     to, format, source = output.to, output.format, scope.source
@@ -91,7 +91,6 @@ def run(
         format,
         wide=output.wide,
         calls=watched.calls,
-        source=source,
         to=to and to.absolute(),
         force=output.force,
     )

@@ -98,7 +98,7 @@ def _print_plan(
 
     trace = dry_run(formula, explain=explanations.explain, source=explanations.source, **choices)
     _check(output, trace, explanations, without_values=("a dry run", "--dry-run"))
-    output.print_run(trace, source=explanations.source)
+    output.print(trace)
     return 0
 
 
@@ -109,7 +109,6 @@ def _print_run(
     output: FormulaOutput,
 ) -> int:
     """Compute the formula, write the file, print the run."""
-    from attnscope.render.values import stored, values_of
     from attnscope.textbook.compute import compute
 
     def reserve(plan: Trace) -> int:
@@ -127,10 +126,9 @@ def _print_run(
             **keywords(explanations),
             **choices,
         )
-    tensors = {step.name: stored(step) for step in trace.steps} if output.save else {}
-    values = values_of(trace) if output.numbers else None
+    tensors = trace.tensors() if output.save else {}
     with written_first(lambda: output.write(tensors)):
-        output.print_run(trace, output.shown_of(trace), source=explanations.source, numbers=values)
+        output.print(trace, output.shown_of(trace), numbers=output.numbers)
     return exit_status(trace.checks)
 
 

@@ -103,7 +103,7 @@ def trace(
         tell(notice)
     if interrupted:  # the partial trace is shown, and no file is written
         if not comments.annotate:
-            _show(result, replace(output, save=None, force=False), source=scope.source)
+            _show(result, replace(output, save=None, force=False))
         return interrupt.STATUS
     if comments.annotate:
         _show_annotation(result, comments.annotate, write=comments.write)
@@ -115,7 +115,7 @@ def trace(
             tell(notice)
     if output.verify and result.crash is None:
         result.checks = [_verified(target, arguments, execution)]
-    _show(result, output, source=scope.source)
+    _show(result, output)
     if result.exit is not None:
         if result.exit.text is not None:
             print(printable_lines(result.exit.text), file=sys.stderr)
@@ -175,13 +175,13 @@ def _verified(target: str, arguments: Arguments, execution: Execution) -> Check:
     return result.check
 
 
-def _show(trace: Trace, output: Output, *, source: bool) -> None:
+def _show(trace: Trace, output: Output) -> None:
     shapes = {step.name: (step.shape, step.dims) for step in trace.steps}
     output.check_selections(shapes, f"the steps of {trace.title}")
     shown = output.shown_of(trace)
     tensors = stored_of_all(trace.steps) if output.save is not None else {}
     with written_first(lambda: output.write(tensors)):
-        output.print_run(trace, shown, source=source)
+        output.print(trace, shown)
 
 
 def _show_annotation(trace: Trace, style: Literal["comments", "jaxtyping"], *, write: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from attnscope.document.columns import Column
@@ -16,10 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Heading:
-    """A title, and the lines below it."""
+    """A title, and the lines below it.
+
+    Attributes:
+        title: the title.
+        about: the lines.
+        more: lines that a terminal and Markdown show if a user asks for everything.
+    """
 
     title: str
     about: list[str]
+    more: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -57,11 +64,13 @@ class Table:
         columns: for people and for programs; without rows, nothing is shown.
         instead: a sentence that stands for the table unless a user asks for everything.
         second: keys of columns that HTML, which leaves no columns out, shows in a second table.
+        whole: whether a terminal that is too narrow splits the table, and leaves no column out.
     """
 
     columns: list[Column]
     instead: str | None = None
     second: frozenset[str] = frozenset()
+    whole: bool = False
 
 
 @dataclass(frozen=True)

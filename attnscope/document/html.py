@@ -48,11 +48,10 @@ def with_style(content: str) -> str:
 @cache
 def environment() -> Environment:
     """Return the environment of the templates, whose values are escaped."""
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    own, others = PackageLoader("attnscope.document"), PackageLoader("attnscope.render.notebook")
     environment = Environment(
-        loader=ChoiceLoader([own, others]),
+        loader=PackageLoader("attnscope.document"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -30,7 +30,7 @@ def _parts(block: Block, wide: bool) -> Iterator[str]:
     match block:
         case Heading():
             yield f"**{printable(block.title)}**"
-            yield from map(printable, block.about)
+            yield from map(printable, [*block.about, *(block.more if wide else ())])
         case Sentence():
             yield "- " * block.item + printable(block.text)
         case Strip():

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from attnscope.document.blocks import Block
     from attnscope.document.columns import Column
+    from attnscope.document.tensor_file import Tensors
 
 
 class Part:
@@ -127,15 +128,15 @@ class Display(Part):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield what the command prints, for `rich.print`."""
-        from attnscope.render.terminal.result import rich_text
+        from attnscope.document.terminal import rich_text
 
-        yield rich_text(self, console, options)
+        yield rich_text(self.document(), console, options)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        from attnscope.render.notebook.html import html
+        from attnscope.document.html import html_document, with_style
 
-        return html(self)
+        return with_style(html_document(self.document()))
 
     def page(self) -> str:
         """Return a page, which `--page` writes: what a notebook shows, unless a page shows more."""
@@ -147,15 +148,14 @@ class Display(Part):
 class Result(Display):
     """Base class of the results of commands."""
 
-    schema: ClassVar[str] = ""
+    schema: ClassVar[str]
     """The kind of its record: `card` for `attnscope.card/1`."""
+
+    texts: ClassVar[tuple[str, ...]] = (".json", ".csv", ".md")
+    """The suffixes of the files that hold it as text."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record that `--format json` prints: names, numbers, strings, lists and None."""
-        if not self.schema:
-            from attnscope.render.records.records import record
-
-            return record(self)
         from attnscope.document.json import plain
 
         return {"schema": f"attnscope.{self.schema}/1", **plain(self)}
@@ -188,9 +188,12 @@ class Result(Display):
         Raises:
             OptionError: pandas is not installed.
         """
-        from attnscope.render.records.frames import frame
+        from attnscope.document.csv import check_pandas
 
-        return frame(self)
+        check_pandas()
+        import pandas
+
+        return pandas.DataFrame({column.key: column.raw for column in self.table() if column.raw})
 
     def save(self, path: str | Path, *, force: bool = False, **options: Any) -> None:
         """Write the result to a file; the suffix decides the format.
@@ -206,7 +209,7 @@ class Result(Display):
             FileError: the file exists, or cannot be written.
             OptionError: this result cannot be saved in that format.
         """
-        from attnscope.render.files.save import save
+        from attnscope.document.save import save
 
         try:
             save(self, Path(path), force=force, **options)
@@ -214,3 +217,24 @@ class Result(Display):
             hint = error.hint and re.sub(r"--(save|page|plot) ", "", error.hint)
             error.say(error.message, hint and hint.replace("--force", "force=True"))
             raise
+
+
+class TensorResult(Result):
+    """Base class of results that consist of tensors, which `save` writes by name."""
+
+    more_arrays: ClassVar[tuple[str, ...]] = ()
+    """The suffixes of files that hold its tensors, beside those that hold any."""
+
+    def tensors(self) -> Tensors:
+        """Return its tensors by name, as stored in a file."""
+        raise NotImplementedError
+
+    def metadata(self) -> dict[str, str] | None:
+        """Describe the tensors for a `.safetensors` file."""
+        return None
+
+    def save_tensors(self, path: Path, *, force: bool = False) -> int:
+        """Write its tensors to a file; return the size in bytes."""
+        from attnscope.document.tensor_file import save
+
+        return save(path, self.tensors(), force=force, metadata=self.metadata())

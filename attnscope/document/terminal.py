@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from attnscope.document.blocks import (
@@ -24,6 +25,7 @@ from attnscope.document.blocks import (
     shown_in,
 )
 from attnscope.document.columns import Column, in_order
+from attnscope.document.console import Terminal
 from attnscope.document.result import Finding
 from attnscope.document.styles import FINDING, GOOD, WRONG
 from attnscope.document.text import (
@@ -57,7 +59,7 @@ def print_document(blocks: Iterable[Block], console: Console, *, wide: bool = Fa
     for block in shown_in(blocks, html=False):
         match block:
             case Heading():
-                print_heading([block.title, *block.about], console)
+                print_heading([block.title, *block.about, *(block.more if wide else ())], console)
             case Sentence():
                 if block.apart:
                     print_line(console, Text())
@@ -69,7 +71,7 @@ def print_document(blocks: Iterable[Block], console: Console, *, wide: bool = Fa
             case Table(instead=str(sentence)) if not wide:
                 print_line(console, Text(printable(sentence), "dim"))
             case Table():
-                print_columns(block.columns, console, wide)
+                print_columns(block.columns, console, wide or block.whole)
             case Verdict():
                 _print_verdict(block, console)
             case Findings():
@@ -79,6 +81,29 @@ def print_document(blocks: Iterable[Block], console: Console, *, wide: bool = Fa
                 print_notices(console, block.lines)
             case Drawing():
                 block.print(console, wide=wide)
+
+
+def rich_text(blocks: Iterable[Block], console: Console, options: ConsoleOptions) -> Text:
+    """Return what is printed of a document on a terminal as wide as a console, in its colours.
+
+    Args:
+        blocks: the document.
+        console: the console of `rich.print`.
+        options: its options, with the width.
+    """
+    terminal = Terminal(
+        file=io.TextIOWrapper(io.BytesIO(), encoding=options.encoding),
+        width=options.max_width,
+        force_terminal=True,
+        color_system=console.color_system,
+        no_color=console.no_color,
+        legacy_windows=False,
+    )
+    with terminal.capture() as captured:
+        print_document(blocks, terminal)
+    text = Text.from_ansi(captured.get(), no_wrap=True, overflow="ignore")
+    text.rstrip()
+    return text
 
 
 def _print_verdict(block: Verdict, console: Console) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.document.result import Check, Part, Result, held_of
+from attnscope.document.result import Check, Part, TensorResult, held_of
 from attnscope.errors import no_such_part
 from attnscope.masks.planes import Plane
 from attnscope.models.tokens import Token
@@ -170,7 +171,7 @@ class AttentionMask(Part):
 
 
 @dataclass(repr=False)
-class AttentionMasks(Result):
+class AttentionMasks(TensorResult):
     """The masks of a model's layers or of code for an input, or a single mask by a rule.
 
     Attributes:
@@ -183,6 +184,7 @@ class AttentionMasks(Result):
     """
 
     schema = "mask"
+    more_arrays = (".npy",)
 
     title: str
     model: str | None
@@ -221,6 +223,12 @@ class AttentionMasks(Result):
         from attnscope.masks.figure import draw_masks
 
         return [*document(self), Plot(partial(draw_masks, result=self))]
+
+    def save_tensors(self, path: Path, *, force: bool = False) -> int:
+        """Write the masks to a file, a single one to a `.npy` file, too; return the size in bytes."""
+        from attnscope.masks.files import save_masks
+
+        return save_masks(self, path, force=force)
 
     def page(self) -> str:
         """Return a page of what a notebook shows."""

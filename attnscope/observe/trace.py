@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnscope.document.result import Check, Finding, Part, Result, Stats, held_of
-from attnscope.errors import no_such_part
+from attnscope.document.result import Check, Finding, Part, Stats, TensorResult, held_of
+from attnscope.errors import OptionError, first_line, no_such_part
 from attnscope.text import shortened
 from attnscope.units import bytes_text, counted, listed, shape_text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from attnscope.document.blocks import Block
+    from attnscope.document.tensor_file import Tensors
 
 
 @dataclass(frozen=True)
@@ -154,9 +160,27 @@ class Step(Part):
         parts += [] if self.line is None else [f"line {self.line}"]
         return f"{name}: {listed(parts)}"
 
+    def stored(self) -> tuple[np.ndarray, str]:
+        """Return its tensor as an array, and the name of its dtype, which numpy may lack.
+
+        Raises:
+            OptionError: numpy has no such tensors (sparse, nested, quantized, on meta), or the tensor's
+                own class does not give its values.
+        """
+        from attnscope.arrays import from_tensor
+
+        if self.tensor is None:
+            raise OptionError(f"the values of {self.name} cannot be read: its class does not allow it.")
+        try:
+            return from_tensor(self.tensor)
+        except (NotImplementedError, RuntimeError, TypeError) as error:
+            raise OptionError(
+                f"the values of {self.name} cannot be read: {first_line(error).rstrip('.')}."
+            ) from error
+
 
 @dataclass(repr=False)
-class Trace(Result):
+class Trace(TensorResult):
     """Every named tensor of one call of attention.
 
     Attributes:
@@ -179,6 +203,8 @@ class Trace(Result):
         exit: the exit from Python by `sys.exit` or `os._exit`, if any. It is not part of any record.
         weights: the weights of the module that ran, by name, if all tensors were kept.
     """
+
+    schema = "trace"
 
     title: str
     sizes: dict[str, int] = field(default_factory=dict)
@@ -245,29 +271,30 @@ class Trace(Result):
                 return step
         raise no_such_part(name, [step.name for step in self.steps], f"the trace of {self.title}")
 
+    def document(self, *, numbers: bool = False) -> list[Block]:
+        """Build a row for each tensor, a summary, and what is wrong; with `numbers`, all values."""
+        from attnscope.observe.document.document import document
 
-@dataclass(repr=False)
-class ProgramRun(Result):
-    """A program that ran, and the traces of the calls that were watched.
+        return document(self, numbers=numbers)
 
-    Attributes:
-        target: the watched function or class, such as `model.py:Attention`.
-        calls: the number of calls requested.
-        status: the program's exit status.
-        traces: the traced calls, in order.
-        notes: why there are fewer traces than requested, and further sentences for the reader.
-    """
+    def to_dict(self, *, numbers: bool = False) -> dict[str, Any]:
+        """Return the record that `--format json` prints; with `numbers`, all values of every tensor."""
+        record = super().to_dict()
+        for name in ("checks", "source"):  # None if not computed, but a list in version 1 of the record
+            record[name] = record[name] or []
+        if numbers:
+            from attnscope.observe.document.numbers import numbers_record
 
-    target: str
-    calls: int = 1
-    status: int = 0
-    traces: list[Trace] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+            record["values"] = numbers_record(self)
+        return record
 
-    @property
-    def summary(self) -> str:
-        """What it is, on one line, without its class."""
-        return (
-            f"{shortened(self.target)}: {len(self.traces)} of {counted(self.calls, 'call')} traced,"
-            f" exit status {self.status}"
-        )
+    def tensors(self) -> Tensors:
+        """Return the tensors that were kept by their names, as stored in a file.
+
+        Raises:
+            OptionError: none were kept.
+        """
+        kept = {step.name: step.stored() for step in self.steps if step.tensor is not None}
+        if not kept:
+            raise OptionError(f"the trace of {self.title} kept no tensors.", hint="keep=True")
+        return kept

@@ -10,9 +10,9 @@ from typing import Any
 
 from attnscope.errors import AttnscopeError, SourceError, is_a
 from attnscope.observe.instrument.session import Session, function_of
-from attnscope.observe.trace import ProgramRun
 from attnscope.text import shortened
 from attnscope.tracing.program import Recording, Target, Watching, remove_own_frames
+from attnscope.tracing.result import ProgramRun
 from attnscope.tracing.watch import CallTraces, Dims, read_dims
 
 ATTENTION = {

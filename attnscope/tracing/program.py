@@ -533,7 +533,7 @@ def _without_own_frames(tb: TracebackType | None) -> TracebackType | None:
     """
     kept: list[TracebackType] = []
     own = tuple(f"{PACKAGE / name}{os.sep}" for name in ("tracing", "observe", "user_code"))
-    output = tuple(f"{PACKAGE / name}{os.sep}" for name in ("document", "render", "process"))
+    output = tuple(str(PACKAGE / name) for name in ("cli/report.py", "document/", "process/"))
     is_own = False
     while tb is not None:
         file = tb.tb_frame.f_code.co_filename

@@ -19,11 +19,12 @@ from attnscope.errors import (
     is_a,
     no_such_file,
 )
-from attnscope.observe.trace import Crash, ProgramRun, Step, Trace
+from attnscope.observe.trace import Crash, Step, Trace
 from attnscope.process import interrupt, streams
 from attnscope.process.files import shown_path
 from attnscope.suggestions import likely_target
 from attnscope.text import shortened
+from attnscope.tracing.result import ProgramRun
 
 if TYPE_CHECKING:
     from attnscope.tracing.program import Recording, Target, Watching

@@ -4,7 +4,7 @@ import io
 import re
 
 import pytest
-from render.every_result import audit
+from document.every_result import audit
 
 from attnscope.document.console import Terminal
 from attnscope.document.terminal import print_document

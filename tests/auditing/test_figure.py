@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
+from document.every_result import audit
 from PIL import Image
-from render.every_result import audit
 
 from attnscope.errors import FileError
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from render.every_result import audit, influence
+from document.every_result import audit, influence
 
 from attnscope.auditing.picture import (
     MISSING,

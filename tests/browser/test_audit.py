@@ -1,7 +1,7 @@
 """The page of an audit, in a browser: it says what is in the cell under the pointer."""
 
 import pytest
-from render.every_result import audit
+from document.every_result import audit
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from render.every_result import map_differences
+from document.every_result import map_differences
 
 from attnscope.maps.changed_maps import SIDES, by_side
 

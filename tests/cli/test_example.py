@@ -154,12 +154,12 @@ def test_in_80_columns_it_has_less_than_100_lines_and_matrices_stand_side_by_sid
     from rich.console import Console
 
     from attnscope import worked_example
-    from attnscope.render.terminal.example import print_example
+    from attnscope.document.terminal import print_document
 
     example = worked_example()
     for width, together in [(80, True), (60, False)]:
         console = Console(width=width, force_terminal=True, color_system=None, file=StringIO())
-        print_example(example, console)
+        print_document(example.document(), console)
         lines = console.file.getvalue().splitlines()
         assert max(map(len, lines)) <= width
         assert (

@@ -133,7 +133,7 @@ def test_every_command_says_what_it_was_doing(attnscope, monkeypatch, command, d
 
 
 def test_a_shortage_while_nothing_is_told_names_the_command(attnscope, monkeypatch):
-    monkeypatch.setattr("attnscope.render.terminal.table.print_table", lambda *_, **__: of_numpy())
+    monkeypatch.setattr("attnscope.document.terminal.print_document", lambda *_, **__: of_numpy())
     r = attnscope("sdpa", "--dry-run")
     assert r.exit_status == 2
     assert r.err.startswith("attnscope: error: attnscope sdpa ran out of memory: 512. PiB more")

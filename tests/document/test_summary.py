@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from render.every_result import every_part, every_result
+from document.every_result import every_part, every_result
 
 import attnscope
 from attnscope.document.result import Finding, Part, Stats

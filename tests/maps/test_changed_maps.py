@@ -4,7 +4,7 @@ import io
 import json
 
 import numpy as np
-from render.every_result import map_differences
+from document.every_result import map_differences
 from rich.console import Console
 
 from attnscope.maps.changed_maps import SIDES, by_side, sides

@@ -12,11 +12,11 @@ from attnscope.document.grid.overview import print_overview
 from attnscope.document.grid.pooling import Pooling, of_cells, row_of, smaller
 from attnscope.document.markdown import markdown_document
 from attnscope.document.page.page import page_html
+from attnscope.document.save import save
 from attnscope.models.maps.document import heading, of_query, strongest
 from attnscope.models.maps.drawing import print_maps
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
-from attnscope.render.files.save import save
 
 MEAN = np.array([[0.1, 0.2, 0.0], [0.0, 0.25, 0.5]], "float32")
 MAX = np.array([[0.5, 0.75, 0.0], [0.0, 1.0, 0.5]], "float32")

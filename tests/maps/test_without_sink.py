@@ -105,7 +105,7 @@ def test_patches_of_a_picture_are_scaled_without_the_sink():
 @pytest.mark.parametrize("left_out", [[], [0]])
 def test_plots_are_scaled_without_the_sink(tmp_path, left_out):
     pytest.importorskip("matplotlib")
-    from attnscope.render.files.save import save
+    from attnscope.document.save import save
 
     save(maps_of(SUNK, left_out), tmp_path / "map.svg")
     text = (tmp_path / "map.svg").read_text(encoding="utf-8")

@@ -205,13 +205,13 @@ def test_a_traceback_is_shown_without_our_frames(import_watched):
 
 
 def test_a_traceback_ends_where_the_trace_was_being_shown(monkeypatch):
-    from attnscope.render.terminal.report import Report
+    from attnscope.cli.report import Report
 
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnscope.render.terminal.report.write_file", interrupted)
-    report = Report("json", wide=False, calls=1, source=False, to=Path("trace.json"), force=False)
+    monkeypatch.setattr("attnscope.cli.report.write_file", interrupted)
+    report = Report("json", wide=False, calls=1, to=Path("trace.json"), force=False)
     try:
         report.show([attnscope.dry_run("sdpa")])
     except KeyboardInterrupt as error:

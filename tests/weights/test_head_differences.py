@@ -4,7 +4,7 @@ import io
 import json
 
 import pytest
-from render.every_result import differences
+from document.every_result import differences
 from rich.console import Console
 
 from attnscope.models.heads.ranking import head_columns, leader_columns, ranked

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from attnscope.document.grid.pooling import Pooling
-from attnscope.document.result import Check, Part, Result, held_of, named
+from attnscope.document.result import Check, Part, TensorResult, held_of, named
 from attnscope.errors import no_such_part
 from attnscope.models.heads.result import HeadTable
 from attnscope.models.tokens import Picture, Token
@@ -74,7 +74,7 @@ class AttentionMap(Part):
 
 
 @dataclass(repr=False)
-class AttentionMaps(Result):
+class AttentionMaps(TensorResult):
     """Attention maps of several heads in one stack of a model, for one text or image.
 
     Attributes:
@@ -194,7 +194,9 @@ class AttentionMaps(Result):
         return plot(self, axes, layer, head)
 
     def document(self) -> list[Block]:
-        """Build the blocks of what is shown of the maps."""
+        """Build the blocks of what is shown of the maps, or of the steps that lead to them."""
+        if self.steps is not None:
+            return self.steps.document()
         from attnscope.document.blocks import Plot
         from attnscope.models.maps.drawing import MapsDrawing
         from attnscope.models.maps.figure import draw_maps

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from attnscope.document.result import Result, held_of
 from attnscope.errors import no_such_part
 from attnscope.observe.trace import Trace
 from attnscope.units import listed
+
+if TYPE_CHECKING:
+    import pandas
+
+    from attnscope.document.blocks import Block
 
 
 @dataclass(repr=False)
@@ -18,6 +24,9 @@ class WorkedExample(Result):
         forms: a trace for each form, with every step's tensor, by its name: `rows`, `columns`, and
             `query` for one query as vectors. The last two are compared with the first (`checks`).
     """
+
+    schema = "example"
+    texts = (".json", ".md")
 
     forms: dict[str, Trace]
 
@@ -36,3 +45,25 @@ class WorkedExample(Result):
         if form not in self.forms:
             raise no_such_part(form, self.forms, "this example")
         return self.forms[form]
+
+    def document(self) -> list[Block]:
+        """Build the first form whole, and of the others what is new, and how they compare with it."""
+        from attnscope.textbook.example.document import document
+
+        return document(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record that `--format json` prints: that of each trace, with all values."""
+        forms = [trace.to_dict(numbers=True) for trace in self.forms.values()]
+        return {"schema": f"attnscope.{self.schema}/1", "forms": forms}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the rows of every trace, by the names of the forms.
+
+        Raises:
+            OptionError: pandas is not installed.
+        """
+        frames = {name: trace.to_pandas() for name, trace in self.forms.items()}
+        import pandas
+
+        return pandas.concat(frames, names=["form"])

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import nan
 
 import pytest
-from render.head_tables import MEANINGS, head_table, of_values, printed
+from models.heads.head_tables import MEANINGS, head_table, of_values, printed
 from rich.cells import cell_len
 
 from attnscope.document.markdown import markdown_document

@@ -6,12 +6,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from models.heads.head_tables import MEANINGS, head_table, of_values
 from PIL import Image
-from render.head_tables import MEANINGS, head_table, of_values
 
+from attnscope.document.save import save
 from attnscope.errors import FileError
 from attnscope.models.heads.figure import draw_metrics
-from attnscope.render.files.save import save
 
 ALL = list(MEANINGS)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from models.heads.head_tables import MEANINGS, head_table, of_values, printed
 from profiles import examples
-from render.head_tables import MEANINGS, head_table, of_values, printed
 from rich.text import Text
 
 from attnscope.document.grid.colours import RAMP

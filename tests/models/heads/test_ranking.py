@@ -3,7 +3,7 @@
 from math import nan
 
 import pytest
-from render.head_tables import head_table, of_values, printed
+from models.heads.head_tables import head_table, of_values, printed
 from rich.cells import cell_len
 
 from attnscope.document.terminal import print_columns

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from attnscope.document.figure import check_plot, drawable
+from attnscope.document.save import save
 from attnscope.errors import FileError, OptionError
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture, Token
-from attnscope.render.files.save import save
 
 SUFFIXES = [".png", ".svg", ".pdf"]
 NASTY = [

@@ -8,7 +8,7 @@ from dataclasses import replace
 from textwrap import dedent
 
 import pytest
-from render.ansi import in_style
+from ansi import in_style
 from rich.cells import cell_len
 from rich.console import Console
 

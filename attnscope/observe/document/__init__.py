@@ -1,0 +1,1 @@
+"""What is shown of a trace: its columns, its rows in HTML, and what stands above and below them."""

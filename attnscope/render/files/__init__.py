@@ -1,1 +1,0 @@
-"""Results as files: tensors, figures, pages and records."""

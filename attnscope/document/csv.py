@@ -14,11 +14,6 @@ from attnscope.errors import OptionError
 from attnscope.text import printable
 
 
-def csv_document(blocks: Iterable[Block]) -> str:
-    """Return the first table of a document as CSV."""
-    return csv_table(first_table(blocks))
-
-
 def first_table(blocks: Iterable[Block]) -> list[Column]:
     """Return the columns of the first table of a document, the only one that CSV and pandas contain."""
     return next(
@@ -32,7 +27,7 @@ def remarks(blocks: Iterable[Block]) -> Iterator[str]:
     """Yield the findings and notices of a document, which CSV has no room for."""
     for block in shown_in(blocks, html=False):
         if isinstance(block, Findings):
-            yield from (each.message for each in block.findings)
+            yield from (each.text for each in block.findings)
         elif isinstance(block, Notices):
             yield from block.lines
 

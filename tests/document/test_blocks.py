@@ -20,7 +20,7 @@ from attnscope.document.blocks import (
 )
 from attnscope.document.columns import Column
 from attnscope.document.console import Terminal
-from attnscope.document.csv import csv_document, remarks
+from attnscope.document.csv import csv_table, first_table, remarks
 from attnscope.document.html import html_document
 from attnscope.document.markdown import markdown_document
 from attnscope.document.result import Finding
@@ -107,8 +107,8 @@ def test_csv_has_the_first_table_and_says_apart_what_it_has_no_room_for():
         Findings([Finding("a mistake", 7)]),
         Notices(["a notice"]),
     ]
-    assert csv_document(blocks) == "size,more\n3 4,raw"
-    assert list(remarks(blocks)) == ["a mistake", "a notice"]
+    assert csv_table(first_table(blocks)) == "size,more\n3 4,raw"
+    assert list(remarks(blocks)) == ["line 7: a mistake", "a notice"]
 
 
 @pytest.mark.parametrize("render", [on_terminal, markdown_document, html_document])

@@ -336,7 +336,7 @@ def warnings_in(words: Callable[[str], str]) -> Iterator[None]:
         _words.reset(token)
 
 
-def warn_idle(idle: Iterable[tuple[object, str, str]]) -> None:
+def warn_unused(idle: Iterable[tuple[object, str, str]]) -> None:
     """Warn about options that have no effect in this run.
 
     Such an option configures something that does not happen here, or repeats what holds anyway. An

@@ -225,9 +225,9 @@ def _warnings_reported() -> Iterator[None]:
                     shown.add(str(message))
                     show(message, category, *rest)
             elif is_first():
-                from attnscope.cli.output import tell
+                from attnscope.cli.output import print_notice
 
-                tell(str(message))
+                print_notice(str(message))
 
         warnings.showwarning = showwarning  # type: ignore[assignment]
         yield

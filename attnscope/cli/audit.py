@@ -12,7 +12,7 @@ from attnscope.auditing.options import AuditRun, CodeInput, ModelInput, Properti
 from attnscope.cli.options import FigureOptions, TableOptions, expanded
 from attnscope.cli.output import draw, notices_shown, print_result, shown_progress, written_first
 from attnscope.completion import completion
-from attnscope.errors import warn_idle
+from attnscope.errors import warn_unused
 from attnscope.options import keywords, option
 from attnscope.process.streams import user_streams
 
@@ -57,7 +57,7 @@ def audit(
 
     files.check_drawings("audit.html")
     always_wide, written = output.wide and output.always_wide, files.plot or files.page
-    warn_idle(
+    warn_unused(
         [
             (always_wide, "--wide", f"{output.format} has all columns anyway"),
             (files.force and not written, "--force", "no file is written"),

@@ -11,7 +11,7 @@ import typer
 from attnscope.cli.options import TableOptions, expanded
 from attnscope.cli.output import draw, print_result, shown_progress, written_first
 from attnscope.completion import completion
-from attnscope.errors import warn_idle
+from attnscope.errors import warn_unused
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.options import CostOptions
 from attnscope.model_card.result import Card
@@ -59,7 +59,7 @@ def card(
         from attnscope.document.figure import check_plot
 
         check_plot(plot, force=output.force)
-    warn_idle(
+    warn_unused(
         [
             (output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway"),
             (output.force and plot is None, "--force", "no file is written"),

@@ -11,7 +11,7 @@ from attnscope.cli.output import draw, notices_shown, print_result, shown_progre
 from attnscope.comparison.options import ComparedArguments, ComparedExecution, Models, Reference
 from attnscope.comparison.result import Comparison
 from attnscope.completion import completion
-from attnscope.errors import OptionError, warn_idle
+from attnscope.errors import OptionError, warn_unused
 from attnscope.options import keywords
 from attnscope.process.streams import user_streams
 
@@ -58,7 +58,7 @@ def compare(
 
     files.check_drawings("heads.html")
     always_wide = output.wide and output.format in (Format.JSON, Format.CSV)
-    warn_idle([(always_wide, "--wide", f"{output.format} has all columns anyway")])
+    warn_unused([(always_wide, "--wide", f"{output.format} has all columns anyway")])
     with shown_progress() as progress, user_streams(), notices_shown():
         groups = (arguments, reference, models, execution)
         options = {name: value for group in groups for name, value in keywords(group).items()}

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from attnscope.cli.options import FigureOptions, Format, ModelName, TableOptions, expanded
-from attnscope.cli.output import draw, notices_shown, print_result, shown_progress, tell, written_first
-from attnscope.errors import warn_idle
+from attnscope.cli.output import (
+    draw,
+    notices_shown,
+    print_notice,
+    print_result,
+    shown_progress,
+    written_first,
+)
+from attnscope.errors import warn_unused
 from attnscope.heads.options import (
     MeasuredHeads,
     MeasurementRun,
@@ -56,7 +63,7 @@ def heads(
         ):
             print_result(table, output)
             for remark in table.remarks if output.format is Format.CSV else []:  # it has no heading
-                tell(remark)
+                print_notice(remark)
     if table.unsaved is not None:
         raise table.unsaved
     return 130 if table.partial else 0
@@ -66,7 +73,7 @@ def _check_output(files: FigureOptions, output: TableOptions) -> None:
     """Raise an AttnscopeError if a file cannot be written; warn about options without effect."""
     files.check_drawings("heads.html")
     format = output.format
-    warn_idle(
+    warn_unused(
         [
             (output.wide and format is not Format.TABLE, "--wide", f"{format} has all columns anyway"),
             (files.force and not (files.plot or files.page), "--force", "no file is written"),

@@ -13,13 +13,13 @@ from attnscope.cli.output import (
     draw,
     exit_status,
     notices_shown,
+    print_notice,
     print_result,
     shown_progress,
-    tell,
     written_first,
 )
 from attnscope.completion import completion
-from attnscope.errors import warn_idle
+from attnscope.errors import warn_unused
 from attnscope.masks.options import BlockOptions, CodeOptions, RuleOptions
 from attnscope.models.masks.options import InputOptions, LayerOptions
 from attnscope.options import option
@@ -79,7 +79,7 @@ def mask(
 
             size = save_masks(result, files.save, force=files.force)
             what = counted(len(result.masks), "mask")
-            tell(f"wrote {what}, {bytes_text(size)}, to {files.save}")
+            print_notice(f"wrote {what}, {bytes_text(size)}, to {files.save}")
 
     contents = "the masks", ""
     with written_first(
@@ -98,7 +98,7 @@ def _check_output(files: MaskFiles, output: TableOptions, *, cell: int | None) -
         check_masks_file(files.save, force=files.force)
     written = files.plot or files.page or files.save
     is_data = output.format in (Format.JSON, Format.CSV)
-    warn_idle(
+    warn_unused(
         [
             (output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway"),
             (files.force and not written, "--force", "no file is written"),

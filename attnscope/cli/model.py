@@ -11,12 +11,12 @@ from attnscope.cli.output import (
     draw,
     exit_status,
     notices_shown,
+    print_notice,
     refuse_in_csv,
     shown_progress,
-    tell,
     written_first,
 )
-from attnscope.errors import OptionError, warn_idle
+from attnscope.errors import OptionError, warn_unused
 from attnscope.maps.options import HeadOptions, MapRun, ShownOptions
 from attnscope.maps.request import MapRequest
 from attnscope.models.options import ReadOptions
@@ -108,7 +108,7 @@ def model(
     is_table = output.format in (Format.TABLE, Format.MARKDOWN)
     map_alone = is_table and not (shown.top or more.steps or more.verify)
     idle = [*idle_force, ("--wide", output.wide and map_alone, "a map has no columns")]
-    warn_idle((value, option, why) for option, value, why in idle)
+    warn_unused((value, option, why) for option, value, why in idle)
     request = MapRequest(
         reads, which, shown, run, steps=more.steps, stats=output.stats, verify=more.verify
     )
@@ -157,9 +157,9 @@ def _warn_of_weights(
         "--dtype": run.dtype,
     }
     no_text = 'there is no text to attend in (--text "…")'
-    warn_idle((value, option, no_text) for option, value in of_attention.items())
-    warn_idle([(run.device != "cpu", "--device", "weights are read, and no model runs")])
-    warn_idle((value, option, why) for option, value, why in more)
+    warn_unused((value, option, no_text) for option, value in of_attention.items())
+    warn_unused([(run.device != "cpu", "--device", "weights are read, and no model runs")])
+    warn_unused((value, option, why) for option, value, why in more)
 
 
 def _show_weights(model: str | None, which: HeadOptions, output: ModelOutput, more: ModelOptions) -> int:
@@ -230,7 +230,7 @@ def _show_attention(model: str | None, request: MapRequest, output: ModelOutput)
 def _print_maps(maps: AttentionMaps, output: Output, write: Any, *, pool: str | None) -> None:
     """Write the files, then print one head's map, or an overview of several."""
     if maps.left_out and output.format is Format.CSV and not maps.top:
-        tell("--without-sink has no effect on csv without --top: it holds all weights")
+        print_notice("--without-sink has no effect on csv without --top: it holds all weights")
     shown = []
     if output.show and maps.one is not None:
         arrays = maps.one.arrays
@@ -245,7 +245,7 @@ def _print_maps(maps: AttentionMaps, output: Output, write: Any, *, pool: str | 
         output.write(maps.tensors(), maps.metadata())
         if maps.pooling is not None:
             rows, columns = len(maps.pooling.queries), len(maps.pooling.keys)
-            tell(
+            print_notice(
                 f"--pool {pool}: the maps in {output.save} are pooled, {rows} × {columns} cells of"
                 f" {maps.size_text} weights; without --pool, or with --pool none, they are whole"
             )
@@ -264,4 +264,4 @@ def _print_steps(maps: AttentionMaps, output: Output, write: Any) -> None:
     with written_first(lambda: output.write(tensors), write):
         output.print(trace, shown)
     for notice in trace.notices:
-        tell(notice)
+        print_notice(notice)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.options import STATS, Format, FormatOptions, TableOptions
-from attnscope.errors import FileError, OptionError, warn_idle
+from attnscope.errors import FileError, OptionError, warn_unused
 from attnscope.options import option
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.text import LEFT_TO_RIGHT_MARK, encodable_json, printable, printable_lines
@@ -65,7 +65,7 @@ class Output(TableOptions):
             from attnscope.document.tensor_file import check_target
 
             check_target(self.save, force=self.force, dtypes=dtypes)
-        warn_idle(
+        warn_unused(
             [
                 (self.force and self.save is None, "--force", "no file is written"),
                 (self.wide and self.always_wide, "--wide", f"{self.format} has all columns anyway"),
@@ -176,7 +176,7 @@ class Output(TableOptions):
         from attnscope.units import bytes_text
 
         what = f": {what}" if what else ""
-        tell(f"wrote {n} tensors, {bytes_text(size)}, to {self.save}{what}")
+        print_notice(f"wrote {n} tensors, {bytes_text(size)}, to {self.save}{what}")
 
 
 def refuse_in_csv(format: Format, options: Mapping[str, bool]) -> None:
@@ -193,7 +193,7 @@ def stored_of_all(steps: Iterable[Step]) -> Tensors:
         try:
             tensors[step.name] = step.stored()
         except OptionError as error:
-            tell(f"{step.name} is not written: {error}")
+            print_notice(f"{step.name} is not written: {error}")
     return tensors
 
 
@@ -202,7 +202,7 @@ def exit_status(checks: Iterable[Check] | None) -> int:
     return 1 if any(check.ok is False for check in checks or []) else 0
 
 
-def tell(message: str) -> None:
+def print_notice(message: str) -> None:
     """Print a message on stderr that is neither a result nor an error."""
     from rich.text import Text
 
@@ -211,7 +211,7 @@ def tell(message: str) -> None:
     print_message(Text(f"attnscope: {printable(message)}"))
 
 
-def put(text: str) -> None:
+def print_line(text: str) -> None:
     """Print lines of a result without styles: Markdown, CSV, numbers."""
     print(printable_lines(text, LEFT_TO_RIGHT_MARK))
 
@@ -233,13 +233,13 @@ def print_result(result: Result, output: FormatOptions, blocks: list[Block] | No
         from attnscope.document.csv import remarks
 
         for lines in result.csv():
-            put(lines)
+            print_line(lines)
         for remark in remarks(blocks):
-            tell(remark)
+            print_notice(remark)
     elif output.format is Format.MARKDOWN:
         from attnscope.document.markdown import markdown_document
 
-        put(markdown_document(blocks, wide=wide))
+        print_line(markdown_document(blocks, wide=wide))
     else:
         from attnscope.document.terminal import print_document
 
@@ -313,12 +313,12 @@ def draw(
         if plot is not None:
             with stage(progress, f"drawing {plot} …"):
                 size = save(result, plot, force=force)
-            tell(f"drew {plot}, {bytes_text(size)}")
+            print_notice(f"drew {plot}, {bytes_text(size)}")
         if page is not None:
             with stage(progress, f"writing {page} …"):
                 size = save(result, page, force=force)
             what, remark = contents()
-            tell(f"wrote {what}, {bytes_text(size)}, to {page}{remark}")
+            print_notice(f"wrote {what}, {bytes_text(size)}, to {page}{remark}")
 
 
 @contextmanager
@@ -328,7 +328,7 @@ def notices_shown() -> Iterator[None]:
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            tell(record.getMessage())
+            print_notice(record.getMessage())
 
     logger, handler = logging.getLogger("attnscope"), Handler()
     level = logger.level

@@ -14,7 +14,7 @@ from attnscope.cli.command import Command
 from attnscope.cli.options import STATS, TableOptions, expanded
 from attnscope.cli.output import refuse_in_csv
 from attnscope.completion import completion
-from attnscope.errors import warn_idle
+from attnscope.errors import warn_unused
 from attnscope.options import keywords, option
 from attnscope.process.script_words import options_first
 from attnscope.tracing.options import PROGRAM, Scope, WatchedCalls
@@ -80,7 +80,7 @@ def run(
         from attnscope.process.files import check_file
 
         check_file(to, force=output.force, suffixes=None, kind="a trace", inside=inside)
-    warn_idle(
+    warn_unused(
         [
             (output.force and to is None, "--force", "no file is written"),
             (output.wide and output.always_wide, "--wide", f"{format} has all columns anyway"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from attnscope.cli import options
 from attnscope.cli.options import Format, FormatOptions
 from attnscope.cli.output import draw, print_result, shown_progress, written_first
-from attnscope.errors import warn_idle
+from attnscope.errors import warn_unused
 from attnscope.options import keywords, option
 from attnscope.textbook.options import Experiment
 
@@ -43,7 +43,7 @@ def scaling(experiment: Experiment, output: ScalingOutput) -> int:
         result = measure_scaling(choices.pop("dk"), **choices, progress=progress)
     flag = "--bars" if output.bars else "--no-bars"
     no_bars = output.bars is not None and output.format is not Format.TABLE
-    warn_idle(
+    warn_unused(
         [
             (no_bars, flag, f"bars are drawn below a table, not in {output.format}"),
             (output.force and plot is None, "--force", "no file is written"),

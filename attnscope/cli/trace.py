@@ -14,15 +14,15 @@ from attnscope.cli.options import Format, expanded
 from attnscope.cli.output import (
     Output,
     exit_status,
+    print_notice,
     refuse_in_csv,
     shown_progress,
     stored_of_all,
-    tell,
     written_first,
 )
 from attnscope.comparison.result import Comparison
 from attnscope.completion import completion
-from attnscope.errors import Interrupted, OptionError, warn_idle
+from attnscope.errors import Interrupted, OptionError, warn_unused
 from attnscope.options import keywords, option
 from attnscope.process import interrupt
 from attnscope.process.streams import user_streams
@@ -100,7 +100,7 @@ def trace(
         except Interrupted as error:
             result, interrupted = error.trace, True
     for notice in result.notices:
-        tell(notice)
+        print_notice(notice)
     if interrupted:  # the partial trace is shown, and no file is written
         if not comments.annotate:
             _show(result, replace(output, save=None, force=False))
@@ -112,7 +112,7 @@ def trace(
         from attnscope.tracing.comments.trace_comments import check_comments
 
         for notice in check_comments(result).notices:
-            tell(notice)
+            print_notice(notice)
     if output.verify and result.crash is None:
         result.checks = [_verified(target, arguments, execution)]
     _show(result, output)
@@ -156,7 +156,7 @@ def _check_output(
             )
     refuse_in_csv(output.format, {"--source": source, "--check": comments.check})
     output.check([execution.dtype])
-    warn_idle([(comments.annotate is not None and output.wide, "--wide", "a diff has no columns")])
+    warn_unused([(comments.annotate is not None and output.wide, "--wide", "a diff has no columns")])
 
 
 def _verified(target: str, arguments: Arguments, execution: Execution) -> Check:
@@ -190,18 +190,20 @@ def _show_annotation(trace: Trace, style: Literal["comments", "jaxtyping"], *, w
 
     annotation = annotate(trace, style)
     if annotation.old == annotation.new:
-        tell(f"{annotation.name} says all of it already")
+        print_notice(f"{annotation.name} says all of it already")
     elif write:
         annotation.write()
         changed = annotation.changed_lines
         where = "at the end of" if style == "comments" else "into"
-        tell(f"wrote the axes {where} {changed} line{'s' * (changed != 1)} of {annotation.name}")
+        print_notice(f"wrote the axes {where} {changed} line{'s' * (changed != 1)} of {annotation.name}")
     else:
         text = annotation.diff  # exact, for `patch`, unless it is shown on a terminal
         print(printable_lines(text) if sys.stdout.isatty() else text, end="")
-        tell(f"{annotation.name} is unchanged: --write applies the diff")
+        print_notice(f"{annotation.name} is unchanged: --write applies the diff")
     if style == "jaxtyping" and annotation.old != annotation.new and find_spec("jaxtyping") is None:
-        tell("jaxtyping, which the file then imports, is not installed here: pip install jaxtyping")
+        print_notice(
+            "jaxtyping, which the file then imports, is not installed here: pip install jaxtyping"
+        )
 
 
 class TraceCommand(Command):

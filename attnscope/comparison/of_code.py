@@ -19,7 +19,7 @@ from attnscope.comparison.own_weights import explain_weights
 from attnscope.comparison.report import comparison_of
 from attnscope.comparison.result import Comparison
 from attnscope.contracts import stages_of
-from attnscope.errors import OptionError, warn_idle
+from attnscope.errors import OptionError, warn_unused
 from attnscope.implementations.drawn import draw_shared
 from attnscope.implementations.implementation import Side
 from attnscope.implementations.inputs import inputs_by_name, name_of
@@ -221,7 +221,7 @@ def _options_of(reference: Reference) -> dict[str, Any]:
     is_idle = not (reference.causal or rope)
     why = "the reference has neither --causal nor --rope"
     no_theta = "there are no rotary positions (--rope)"
-    warn_idle(
+    warn_unused(
         [
             (is_idle and corner is not None, "--align", why),
             (is_idle and past is not None, "--past", why),

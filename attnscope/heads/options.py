@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from attnscope.errors import OptionError, warn_idle
+from attnscope.errors import OptionError, warn_unused
 from attnscope.options import DEVICES, DTYPES, option
 
 MAX_LENGTH = 4096
@@ -231,7 +231,7 @@ def check_options(inputs: TextOptions, run: MeasurementRun, order: OrderOptions)
         if fails:
             raise OptionError(message, hint=hint)
     no_corpus = not inputs.has_corpus
-    warn_idle(
+    warn_unused(
         [
             (inputs.field is not None and no_corpus, "--field", "there is no --corpus"),
             (run.batch_tokens is not None and no_corpus, "--batch-tokens", "there is no --corpus"),

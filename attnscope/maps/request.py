@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.errors import OptionError, warn_idle
+from attnscope.errors import OptionError, warn_unused
 from attnscope.maps.options import HeadOptions, MapRun, Pool, ShownOptions
 from attnscope.models.options import ReadOptions
 
@@ -70,7 +70,7 @@ class MapRequest:
             "--memory": self.run.memory,
         }
         no_text = self.inputs.image is not None
-        warn_idle(
+        warn_unused(
             (no_text and value, name, "the input is a picture") for name, value in of_texts.items()
         )
         check_device_name(self.run.device)

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope import contracts
-from attnscope.errors import ArgumentError, OptionError, check_kept, warn_idle
+from attnscope.errors import ArgumentError, OptionError, check_kept, warn_unused
 from attnscope.observe.trace import Trace
 from attnscope.options import Distribution
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
@@ -52,7 +52,7 @@ def dry_run(formula: Formula, *, explain: bool = False, source: bool = False, **
     computation, place = _planned(formula, options)
     plan = computation.plan
     device = place.device != "cpu"
-    warn_idle(
+    warn_unused(
         [
             (place.seed is not None, "--seed", NOT_DRAWN),
             (place.draw is not None, "--draw", NOT_DRAWN),
@@ -132,7 +132,7 @@ def compute(
     seed = (place.seed or 0) if computation.drawn else None
     if computation.drawn_inputs and place.draw == Distribution.UNIFORM:
         plan.options["draw"] = "uniform"
-    warn_idle(
+    warn_unused(
         [
             (place.seed is not None and seed is None, "--seed", NOT_DRAWN),
             (place.draw is not None and not computation.drawn_inputs, "--draw", NO_INPUT_DRAWN),

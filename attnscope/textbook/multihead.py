@@ -9,7 +9,7 @@ from attnscope import contracts
 from attnscope.attention.mask_rules import Masks
 from attnscope.document.result import Finding
 from attnscope.dtypes import FLOATS
-from attnscope.errors import OptionError, warn_idle
+from attnscope.errors import OptionError, warn_unused
 from attnscope.observe.trace import Trace
 from attnscope.options import Distribution, keywords, one_of
 from attnscope.textbook.computation import Computation, TextbookCall
@@ -127,7 +127,7 @@ def _dropout(training: Training) -> float:
             f"dropout is {share}, but a probability is between 0 and 1.", hint="--dropout 0.1"
         )
     idle = training.dropout is not None and not training.train
-    warn_idle([(idle, "--dropout", "it is for training (--train)")])
+    warn_unused([(idle, "--dropout", "it is for training (--train)")])
     return share
 
 

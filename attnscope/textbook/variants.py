@@ -10,7 +10,7 @@ from typing import Any
 from attnscope.attention.mask_rules import Masks, parse_masks
 from attnscope.contracts import Variant, stages_of
 from attnscope.dtypes import FLOATS
-from attnscope.errors import OptionError, dtype_hint, warn_idle
+from attnscope.errors import OptionError, dtype_hint, warn_unused
 from attnscope.options import Alignment, one_of
 from attnscope.textbook.options import MaskedRows, Masking, MaskStyle, Scale, Stages
 
@@ -62,7 +62,7 @@ class Variants:
             columns=columns,
         )
         if fill is not None and masks.files and not masks.fills:
-            warn_idle([(True, "--mask-fill", f"{masks.files[0]} is added unchanged")])
+            warn_unused([(True, "--mask-fill", f"{masks.files[0]} is added unchanged")])
             return masks.filled_with(-inf)
         return masks
 
@@ -141,7 +141,7 @@ def variants_of(masking: Masking, scale: Scale, stages: Stages) -> Variants:
             " many keys each sequence has.",
             hint="--mask lengths:N,N,… --align lengths",
         )
-    warn_idle(_idle(masking, masks, stages))
+    warn_unused(_idle(masking, masks, stages))
     return Variants(masking, masks, scale.scale, softcap, theta, stages.softmax_dtype)
 
 

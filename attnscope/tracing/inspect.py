@@ -22,7 +22,7 @@ from attnscope.errors import (
     dtype_hint,
     is_a,
     safe_str,
-    warn_idle,
+    warn_unused,
 )
 from attnscope.observe.trace import Condition, Exit, Source, Step, Trace
 from attnscope.options import Distribution, one_of
@@ -185,7 +185,7 @@ def inspect(
             check_device(device or "cpu")
         no_module = bool(train) and not subject.has_mode
         no_memory = memory is not None and not search
-        warn_idle(
+        warn_unused(
             [
                 (no_module, "--train", "no nn.Module is called or passed in"),
                 (no_memory, "--memory", "the code is not run with other sizes"),
@@ -442,7 +442,7 @@ def _run_first(
             base = _run(subject, session, options, device)
     place = device or base.device or "cpu"
     drew_nothing = options.seed is not None and _drew_nothing(options.seed, place)
-    warn_idle([(drew_nothing, "--seed", "no random values are drawn")])
+    warn_unused([(drew_nothing, "--seed", "no random values are drawn")])
     return base, place, notices, time.monotonic() - begun
 
 

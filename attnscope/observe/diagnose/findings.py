@@ -1,6 +1,6 @@
 """Likely mistakes in attention, found from the operators of a run.
 
-Each tensor that comes from a matrix product or a softmax gets a note of its origin, which follows
+Each tensor that comes from a matrix product or a softmax has a recorded origin, which follows
 it through views, masks, scalings and casts until it is used: the output of a product that enters
 a softmax is scores; the output of a softmax that enters a product is attention.
 """
@@ -79,7 +79,7 @@ class MergedAxis(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Note:
+class TensorOrigin:
     """The origin of a tensor.
 
     Attributes:
@@ -123,9 +123,9 @@ class Note:
     shifted: bool = False
 
 
-PLAIN = Note()
-WEIGHT = Note(weight=True)
-UNKNOWN = Note(factor=None)
+PLAIN = TensorOrigin()
+WEIGHT = TensorOrigin(weight=True)
+UNKNOWN = TensorOrigin(factor=None)
 
 FUSED = re.compile(r"_scaled_dot_product_\w*attention\w*|_fused_sdp_choice")
 MASKS = {"masked_fill", "where", "add", "sub"}
@@ -157,12 +157,12 @@ class Watcher:
         self.amounts: dict[tuple, float] = {}  # each scale and its width, by line
         self.views: dict[tuple, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # those that regroup axes
         self.has_nan = False
-        self._notes: dict[int, tuple[weakref.ref[torch.Tensor], Note]] = {}
+        self._origins: dict[int, tuple[weakref.ref[torch.Tensor], TensorOrigin]] = {}
         self._bounds: dict[
             int, tuple[weakref.ref[torch.Tensor], float]
         ] = {}  # upper bounds of absolute values
         self._empty: dict[int, weakref.ref[torch.Tensor]] = {}  # uninitialized tensors
-        self._overwritten = False  # in-place operators ran: notes of masks may be out of date
+        self._overwritten = False  # in-place operators ran: origins of masks may be out of date
         self._inverted: set[Line | None] = set()  # softmaxes whose results were multiplied by each other
         self.shifts: set[Line] = set()  # the lines of regrouped views that shift rows
         self._regrouped: dict[int, tuple[weakref.ref[torch.Tensor], tuple]] = {}  # the keys of views
@@ -171,7 +171,7 @@ class Watcher:
     # Called by the recorder.
 
     def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
-        """Update the notes after an ATen operator."""
+        """Update the origins after an ATen operator."""
         name, rule, mutable = _known(func)
         if mutable:
             self._bounds.clear()
@@ -280,15 +280,15 @@ class Watcher:
 
     # Notes.
 
-    def _note(self, tensor: Any) -> Note:
-        known = self._notes.get(id(tensor))
+    def _origin(self, tensor: Any) -> TensorOrigin:
+        known = self._origins.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return known[1]
         return WEIGHT if isinstance(tensor, torch.nn.Parameter) else PLAIN
 
-    def _set(self, tensor: Any, note: Note) -> None:
-        if isinstance(tensor, torch.Tensor) and (note is not PLAIN or id(tensor) in self._notes):
-            self._notes[id(tensor)] = weakref.ref(tensor), note
+    def _set(self, tensor: Any, origin: TensorOrigin) -> None:
+        if isinstance(tensor, torch.Tensor) and (origin is not PLAIN or id(tensor) in self._origins):
+            self._origins[id(tensor)] = weakref.ref(tensor), origin
 
     def _line(self) -> Line:
         """Return the source line that is running."""
@@ -312,19 +312,21 @@ class Watcher:
             out: the product.
             added: whether something was added to the product, which may be a mask.
         """
-        left, right = self._note(a), self._note(b)
+        left, right = self._origin(a), self._origin(b)
         rows, columns = a.dim() - 1, max(b.dim() - 2, 0)  # the axes that are summed over
         mixed = [n for n, axis in ((left, rows), (right, columns)) if _mixes(n, axis)]
         factor = _times(left.factor, right.factor)
         if mixed:
             dropped = mixed[0].dropped or mixed[0].sums_to_one is not None
-            note = replace(mixed[0], factor=factor, dropped=dropped)
-            self._set(out, note if len(mixed) == 1 else UNKNOWN)
+            origin = replace(mixed[0], factor=factor, dropped=dropped)
+            self._set(out, origin if len(mixed) == 1 else UNKNOWN)
         elif left.weight or right.weight:  # a projection
             is_plain = (left.factor, right.factor) == (1.0, 1.0)
             both = left.weight and right.weight
             widths = _reassociated(a, left, right)
-            self._set(out, Note(factor if both or is_plain else None, weight=both, widths=widths))
+            self._set(
+                out, TensorOrigin(factor if both or is_plain else None, weight=both, widths=widths)
+            )
         elif left.sums_to_one is not None and right.sums_to_one is not None:
             self._inverted |= {left.line, right.line}
         elif left.sums_to_one is not None or right.sums_to_one is not None:
@@ -332,7 +334,7 @@ class Watcher:
             self._used(b, right, columns)
         else:
             last = [MergedAxis(place, size) for place, size in enumerate(out.shape)][-2:]
-            note = Note(
+            origin = TensorOrigin(
                 factor=factor,
                 width=a.shape[-1],
                 pair=tuple(last) if len(last) == 2 else (),
@@ -340,36 +342,36 @@ class Watcher:
                 scaled=left.scaled or right.scaled,
                 widths=_reassociated(a, left, right),
             )
-            self._set(out, note)
+            self._set(out, origin)
 
-    def _used(self, weights: torch.Tensor, note: Note, axis: int) -> None:
+    def _used(self, weights: torch.Tensor, origin: TensorOrigin, axis: int) -> None:
         """Check attention that is multiplied by values, summing over one of its axes.
 
         The softmax of a projection, as in linear attention, is not checked; nor is attention that is
         multiplied by attention, as in its pseudo-inverse.
         """
-        if note.sums_to_one is None or note.log or all(axis != each.place for each in note.pair):
+        if origin.sums_to_one is None or origin.log or all(axis != each.place for each in origin.pair):
             return
-        if note.line in self._inverted:
+        if origin.line in self._inverted:
             return
-        self._visible(weights, note)
-        place, size, _ = note.sums_to_one
+        self._visible(weights, origin)
+        place, size, _ = origin.sums_to_one
         is_part = weights.shape[place] != size
         if place != axis:
             normalized = (
-                note.softmax_dim if is_part else place - weights.dim()
+                origin.softmax_dim if is_part else place - weights.dim()
             )  # a part of a merged axis
             self._find(
                 f"the softmax normalizes axis {normalized} (size {size}), but line"
                 f" {self._line()[1]} contracts over axis"
                 f" {axis - weights.dim()} (size {weights.shape[axis]}): the weights of one query do not"
                 " sum to one. Is the dim of the softmax right?",
-                note.line or self._line(),
+                origin.line or self._line(),
             )
-        elif note.changed and not note.dropped and not is_part and has_values(weights):
+        elif origin.changed and not origin.dropped and not is_part and has_values(weights):
             with unseen():
                 sums = weights.sum(dim=axis, dtype=torch.float32)
-                if note.line in self._with_masked_rows:
+                if origin.line in self._with_masked_rows:
                     sums = torch.where(sums == 0, 1, sums)  # a query that sees no key
                 far = int(((sums - 1).abs() > 1e-2).sum())
                 low, high = (float(sums.min()), float(sums.max())) if far else (1.0, 1.0)
@@ -380,30 +382,30 @@ class Watcher:
                     f"{far} of {sums.numel()} rows of attention do not sum to one{sums_to}: this"
                     " line changes them after the softmax. Apply masks before the softmax"
                 )
-                found = Finding(message, note.changed[1] or None)
-                self._unnormalized.setdefault(note.changed, []).append(found)
+                found = Finding(message, origin.changed[1] or None)
+                self._unnormalized.setdefault(origin.changed, []).append(found)
 
-    def _visible(self, weights: torch.Tensor, note: Note) -> None:
+    def _visible(self, weights: torch.Tensor, origin: TensorOrigin) -> None:
         """Check that keys have no weight whose scores were set to zero as if that hid them."""
-        if note.zeroed is None or not has_values(weights):
+        if origin.zeroed is None or not has_values(weights):
             return
         with unseen():
-            hidden = note.zeroed.of(weights, note.pair)
+            hidden = origin.zeroed.of(weights, origin.pair)
             count = 0 if hidden is None else int((hidden > 0).sum())
         if count:
             self._find(
                 f"{count} weights are not zero although this line sets their scores to zero: it hides no"
                 " key, because exp(0) is 1. Fill these scores with -inf before the softmax",
-                note.zeroed.line,
+                origin.zeroed.line,
             )
 
     def softmax(self, x: torch.Tensor, dim: int, out: torch.Tensor, *, log: bool = False) -> None:
         """Handle a softmax or log-softmax, whose input may be scores."""
-        note, line = self._note(x), self._line()
+        origin, line = self._origin(x), self._line()
         axis = dim % max(x.dim(), 1)
-        if note.width is not None:
-            self._scaled(note, note.scaled or line)
-        masked = note.masked or note.width is None or self._overwritten  # or may be masked
+        if origin.width is not None:
+            self._scaled(origin, origin.scaled or line)
+        masked = origin.masked or origin.width is None or self._overwritten  # or may be masked
         if masked and has_values(x) and x.numel():
             with unseen():
                 is_masked = x.amax(dim=axis) <= HIDES
@@ -422,23 +424,23 @@ class Watcher:
         dim_from_end = axis - max(x.dim(), 1)
         self._set(
             out,
-            Note(
+            TensorOrigin(
                 sums_to_one=over,
                 softmax_dim=dim_from_end,
-                pair=note.pair,
+                pair=origin.pair,
                 line=line,
                 log=log,
-                zeroed=note.zeroed if self._is_zeroed(x, note) else None,
+                zeroed=origin.zeroed if self._is_zeroed(x, origin) else None,
             ),
         )
 
     @staticmethod
-    def _is_zeroed(x: torch.Tensor, note: Note) -> bool:
+    def _is_zeroed(x: torch.Tensor, origin: TensorOrigin) -> bool:
         """Return whether the scores that were set to zero are still zero."""
-        if note.zeroed is None or not has_values(x):
+        if origin.zeroed is None or not has_values(x):
             return False
         with unseen():
-            part = note.zeroed.of(x, note.pair)
+            part = origin.zeroed.of(x, origin.pair)
             return part is not None and not bool(part.any()) and bool(x.any())
 
     def fused(self, args: tuple, kwargs: dict, out: Any) -> None:
@@ -449,13 +451,13 @@ class Watcher:
         ]
         for mask in masks:
             self._check_mask(mask, out[0] if isinstance(out, tuple) else out)
-        note, other = self._note(query), self._note(key)
+        origin, other = self._origin(query), self._origin(key)
         scale = kwargs.get("scale")
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        factor = _times(scale, _times(note.factor, other.factor))
-        scaled = note.scaled or other.scaled or self._line()
-        widths = (*note.widths, *other.widths)
-        self._scaled(Note(factor=factor, width=query.shape[-1], widths=widths), scaled)
+        factor = _times(scale, _times(origin.factor, other.factor))
+        scaled = origin.scaled or other.scaled or self._line()
+        widths = (*origin.widths, *other.widths)
+        self._scaled(TensorOrigin(factor=factor, width=query.shape[-1], widths=widths), scaled)
 
     def _check_mask(self, mask: torch.Tensor, out: torch.Tensor) -> None:
         """Check that a mask that a fused operator adds to the scores leaves each query a key."""
@@ -478,12 +480,12 @@ class Watcher:
             )
             self._fully_masked.add(out, rows, Finding(message, self._line()[1] or None))
 
-    def _scaled(self, note: Note, line: Line) -> None:
-        if note.factor not in (None, 0.0, 1.0):
+    def _scaled(self, origin: TensorOrigin, line: Line) -> None:
+        if origin.factor not in (None, 0.0, 1.0):
             turn = sum(1 for kind, where, _ in self.amounts if (kind, where) == ("scale", line))
-            self.amounts["scale", line, turn] = note.factor or 0.0
-            self.amounts["width", line, turn] = note.width or 0
-            if any(_is_scale_of(width, note.factor) for width in note.widths):
+            self.amounts["scale", line, turn] = origin.factor or 0.0
+            self.amounts["width", line, turn] = origin.width or 0
+            if any(_is_scale_of(width, origin.factor) for width in origin.widths):
                 self.amounts["reassociated", line, turn] = 1.0
 
     # Copies.
@@ -504,33 +506,33 @@ class Watcher:
         why = "is an expanded view, which takes no memory" if expanded else "is not contiguous"
         self._find(f"this copies {bytes_text(size)}: its input {why}. The copy may be intended", line)
 
-    # Propagation of notes.
+    # Propagation of origins.
 
     def keeps(self, x: Any, out: Any) -> None:
         """Handle an operator that keeps values and axes."""
-        self._set(out, self._note(x))
+        self._set(out, self._origin(x))
 
     def moves(self, x: Any, out: Any, axes: list[int]) -> None:
         """Handle permuted axes: output axis i is input axis `axes[i]`, or new if that is -1."""
         places = {old: new for new, old in enumerate(axes)}
-        self._set(out, _with_axes(self._note(x), lambda axis: _at(axis, places.get(axis.place))))
+        self._set(out, _with_axes(self._origin(x), lambda axis: _at(axis, places.get(axis.place))))
 
     def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """Handle a view: an axis is identified by the number of elements behind it.
 
         Parameters may be regrouped: they learn what their elements mean.
         """
-        note = self._note(x)
-        on_purpose = note.shifted or note.weight
+        origin = self._origin(x)
+        on_purpose = origin.shifted or origin.weight
         if not on_purpose and x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
             line = self._line()
             turn = sum(where == line for where, _ in self.views)
             self.views[line, turn] = tuple(x.shape), tuple(out.shape)
             self._regrouped[id(out)] = weakref.ref(out), (line, turn)
         before, after = tuple(x.shape), tuple(out.shape)
-        kept = _with_axes(note, lambda axis: _moved(axis, before, after))
-        kept = replace(kept, shifted=False) if note.shifted else kept
-        self._set(out, kept if len(kept.pair) == len(note.pair) else PLAIN)
+        kept = _with_axes(origin, lambda axis: _moved(axis, before, after))
+        kept = replace(kept, shifted=False) if origin.shifted else kept
+        self._set(out, kept if len(kept.pair) == len(origin.pair) else PLAIN)
 
     def cut(self, x: torch.Tensor, out: torch.Tensor, axis: int) -> None:
         """Handle a slice; cutting one row off a regrouped view is the usual trick to shift rows.
@@ -538,95 +540,100 @@ class Watcher:
         The next view, which regroups the rest, is a part of the trick.
         """
         self._slices[id(out)] = weakref.ref(out), weakref.ref(x)
-        note = self._note(x)
+        origin = self._origin(x)
         known = self._regrouped.get(id(x))
         if known is not None and known[0]() is x and out.shape[axis] == x.shape[axis] - 1:
             self.views.pop(known[1], None)
             self.shifts.add(known[1][0])
-            note = replace(note, shifted=True)
-        self._set(out, note)
+            origin = replace(origin, shifted=True)
+        self._set(out, origin)
 
     def times(self, x: Any, y: Any, out: Any, *, divided: bool = False) -> None:
         """Handle a multiplication or division by a number or a tensor."""
         if not isinstance(x, torch.Tensor):
             x, y = y, x
-        note = self._note(x)
+        origin = self._origin(x)
         number = _number(y)
         if number is not None:
-            factor = note.factor
+            factor = origin.factor
             if factor is not None:
                 factor = (factor / number if divided else factor * number) if number else 0.0
-            changed = note.changed
-            if note.sums_to_one is not None and not note.dropped and number != 1:
+            changed = origin.changed
+            if origin.sums_to_one is not None and not origin.dropped and number != 1:
                 changed = changed or self._line()
-            self._set(out, replace(note, factor=factor, changed=changed, scaled=self._line()))
+            self._set(out, replace(origin, factor=factor, changed=changed, scaled=self._line()))
             return
-        other = self._note(y)
-        if other.noise or note.noise:
-            kept = note if other.noise else other
+        other = self._origin(y)
+        if other.noise or origin.noise:
+            kept = origin if other.noise else other
             self._set(out, replace(kept, dropped=True) if kept.sums_to_one is not None else kept)
-        elif note.sums_to_one is not None or other.sums_to_one is not None:
-            first = note if note.sums_to_one is not None else other
+        elif origin.sums_to_one is not None or other.sums_to_one is not None:
+            first = origin if origin.sums_to_one is not None else other
             if divided:  # probably renormalized
                 self._set(out, PLAIN)
             else:
                 self._set(out, replace(first, changed=first.changed or self._line()))
         else:  # by a norm or by positions: the factor is unknown
-            known = note.factor not in (None, 1.0) or other.factor not in (None, 1.0)
-            self._set(out, Note(factor=None) if known or divided else PLAIN)
+            known = origin.factor not in (None, 1.0) or other.factor not in (None, 1.0)
+            self._set(out, TensorOrigin(factor=None) if known or divided else PLAIN)
 
     def masked(self, args: tuple, out: Any) -> None:
         """Handle a mask that is added or filled in."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        notes = [self._note(tensor) for tensor in tensors]
-        attention = [note for note in notes if note.sums_to_one is not None]
-        scores = [note for note in notes if note.width is not None]
+        origins = [self._origin(tensor) for tensor in tensors]
+        attention = [origin for origin in origins if origin.sums_to_one is not None]
+        scores = [origin for origin in origins if origin.width is not None]
         if attention:
             self._set(out, replace(attention[0], changed=attention[0].changed or self._line()))
         elif scores:
-            agree = len({(note.factor, note.width) for note in scores}) == 1
+            agree = len({(origin.factor, origin.width) for origin in scores}) == 1
             factor = scores[0].factor if agree else None
             widths = scores[0].widths
             if agree and len(scores) == 2:  # one product, over the axes of both: [q, q']·[k, k']
-                own = [(note.width or 0, *note.widths) for note in scores]
+                own = [(origin.width or 0, *origin.widths) for origin in scores]
                 widths = (*widths, *scores[1].widths, *(one + other for one, other in product(*own)))
             self._set(out, replace(scores[0], factor=factor, masked=True, widths=widths))
         else:
-            factors = {note.factor for note in notes}
-            self._set(out, Note(factor=factors.pop()) if len(factors) == 1 else Note(factor=None))
+            factors = {origin.factor for origin in origins}
+            self._set(
+                out,
+                TensorOrigin(factor=factors.pop()) if len(factors) == 1 else TensorOrigin(factor=None),
+            )
 
     def triangle(self, args: tuple, kwargs: dict, out: torch.Tensor, *, is_upper: bool) -> None:
         """Handle `tril`, or `triu`, which sets to zero what is above, or below, a diagonal."""
         x = args[0]
-        note, line = self._note(x), self._line()
-        if note.sums_to_one is not None:
-            self._set(out, replace(note, changed=note.changed or line))
+        origin, line = self._origin(x), self._line()
+        if origin.sums_to_one is not None:
+            self._set(out, replace(origin, changed=origin.changed or line))
             return
         last = (x.dim() - 2, x.dim() - 1)
-        is_plain = tuple(axis.place for axis in note.pair) == last and note.width is not None
-        if not is_plain or any(axis.behind != 1 for axis in note.pair):
+        is_plain = tuple(axis.place for axis in origin.pair) == last and origin.width is not None
+        if not is_plain or any(axis.behind != 1 for axis in origin.pair):
             self._set(out, PLAIN)
             return
         diagonal = args[1] if len(args) > 1 else kwargs.get("diagonal", 0)
         zeroed = Triangle(is_upper, diagonal, (x.shape[-2], x.shape[-1]), line)
-        self._set(out, replace(note, zeroed=zeroed))
+        self._set(out, replace(origin, zeroed=zeroed))
 
     def joined(self, parts: list[torch.Tensor], out: torch.Tensor, axis: int) -> None:
         """Handle a concatenation, such as of the parts of a query with and without positions."""
-        notes = [self._note(part) for part in parts]
-        if not any(note.widths for note in notes):
+        origins = [self._origin(part) for part in parts]
+        if not any(origin.widths for origin in origins):
             return
-        factors = {note.factor for note in notes}
-        widths = next(note.widths for note in notes if note.widths)
+        factors = {origin.factor for origin in origins}
+        widths = next(origin.widths for origin in origins if origin.widths)
         if axis % out.dim() == out.dim() - 1:
-            choices = [note.widths or (part.shape[-1],) for note, part in zip(notes, parts, strict=True)]
+            choices = [
+                origin.widths or (part.shape[-1],) for origin, part in zip(origins, parts, strict=True)
+            ]
             widths = tuple(map(sum, product(*choices)))
         factor = factors.pop() if len(factors) == 1 else None
-        self._set(out, Note(factor, widths=widths))
+        self._set(out, TensorOrigin(factor, widths=widths))
 
     def filled(self, part: torch.Tensor, source: torch.Tensor) -> None:
         """Handle a copy into a part of a tensor, of which nothing is known after it."""
-        if not self._note(source).widths:
+        if not self._origin(source).widths:
             return
         whole: torch.Tensor | None = part
         while whole is not None:
@@ -636,22 +643,22 @@ class Watcher:
 
     def summed(self, x: Any) -> None:
         """Handle a sum: that of a row of attention is probably what it, or its output, is divided by."""
-        note = self._note(x)
-        if note.sums_to_one is not None and note.changed is not None:
-            self._summed.add(note.changed)
+        origin = self._origin(x)
+        if origin.sums_to_one is not None and origin.changed is not None:
+            self._summed.add(origin.changed)
 
     def exponential(self, x: Any, out: Any) -> None:
         """Handle exp, which turns the logarithm of attention into attention."""
-        note = self._note(x)
-        self._set(out, replace(note, log=False) if note.log else PLAIN)
+        origin = self._origin(x)
+        self._set(out, replace(origin, log=False) if origin.log else PLAIN)
 
     def dropped(self, x: Any, out: Any) -> None:
         """Handle dropout."""
-        note = self._note(x)
-        self._set(out[0] if isinstance(out, tuple) else out, replace(note, dropped=True))
+        origin = self._origin(x)
+        self._set(out[0] if isinstance(out, tuple) else out, replace(origin, dropped=True))
 
 
-def _reassociated(a: torch.Tensor, left: Note, right: Note) -> tuple[int, ...]:
+def _reassociated(a: torch.Tensor, left: TensorOrigin, right: TensorOrigin) -> tuple[int, ...]:
     """Return the other sizes that a product may be said to sum over, or that its last axis had before.
 
     A matrix that each head of a factor is multiplied by may be the other factor's, as in latent
@@ -659,7 +666,7 @@ def _reassociated(a: torch.Tensor, left: Note, right: Note) -> tuple[int, ...]:
 
     Args:
         a: the left factor of the product.
-        left, right: the notes of its factors.
+        left, right: the origins of its factors.
     """
     is_of_heads = a.dim() == 3 and a.shape[0] > 1 and not (right if left.weight else left).repeated
     if (left.weight and right.weight) or (is_of_heads and not (left.widths or right.widths)):
@@ -695,18 +702,20 @@ def _largest(tensor: torch.Tensor) -> float | None:
     return max(-low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def _mixes(note: Note, axis: int) -> bool:
+def _mixes(origin: TensorOrigin, axis: int) -> bool:
     """Return whether a sum over an axis mixes the heads of scores or attention, or the like."""
-    own = [*note.pair, *([note.sums_to_one] if note.sums_to_one else [])]
-    return bool(note.pair) and all(each.place != axis for each in own)
+    own = [*origin.pair, *([origin.sums_to_one] if origin.sums_to_one else [])]
+    return bool(origin.pair) and all(each.place != axis for each in own)
 
 
-def _with_axes(note: Note, move: Callable[[MergedAxis], MergedAxis | None]) -> Note:
-    """Return a note with its axes moved; those that are lost are left out."""
-    if note.sums_to_one is None and not note.pair:
-        return note
-    moved = [place for axis in note.pair if (place := move(axis)) is not None]
-    return replace(note, pair=tuple(moved), sums_to_one=note.sums_to_one and move(note.sums_to_one))
+def _with_axes(origin: TensorOrigin, move: Callable[[MergedAxis], MergedAxis | None]) -> TensorOrigin:
+    """Move the axes of an origin; those that are lost are left out."""
+    if origin.sums_to_one is None and not origin.pair:
+        return origin
+    moved = [place for axis in origin.pair if (place := move(axis)) is not None]
+    return replace(
+        origin, pair=tuple(moved), sums_to_one=origin.sums_to_one and move(origin.sums_to_one)
+    )
 
 
 def _at(axis: MergedAxis, place: int | None) -> MergedAxis | None:
@@ -732,14 +741,14 @@ Rule = Callable[[Watcher, tuple, dict, Any], None]
 
 @cache
 def _known(func: Any) -> tuple[str, Rule | None, bool]:
-    """Return an operator's name, its rule for notes, and whether it writes in place."""
+    """Return an operator's name, its rule for origins, and whether it writes in place."""
     name: str = func._overloadpacket.__name__
     in_place = name.endswith("_") and name[0] != "_"
     return name, _rule(name.rstrip("_") if in_place else name), func._schema.is_mutable
 
 
 def _rule(name: str) -> Rule | None:
-    """Return the rule that propagates notes through an operator; None if it ends them."""
+    """Return the rule that propagates origins through an operator; None if it ends them."""
     if name in ATEN_PRODUCTS:
         one, other = ATEN_PRODUCTS[name]
         added = name == "baddbmm"
@@ -771,7 +780,7 @@ def _expanded(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
     new = out.dim() - args[0].dim()
     w.moves(args[0], out, [-1] * new + list(range(args[0].dim())))
     if out.numel() > args[0].numel():
-        w._set(out, replace(w._note(out), repeated=True))
+        w._set(out, replace(w._origin(out), repeated=True))
 
 
 def _selected(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
@@ -781,7 +790,7 @@ def _selected(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
 
 def _sliced(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
     axis = (args[1] if len(args) > 1 else 0) % args[0].dim()
-    over = w._note(args[0]).sums_to_one
+    over = w._origin(args[0]).sums_to_one
     if over is None or over.place != axis or out.shape == args[0].shape:
         w.cut(args[0], out, axis)  # otherwise a part of each row, as when a sink is cut off
 
@@ -790,7 +799,7 @@ def _divided(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
     """Handle a split: each piece is a slice."""
     axis = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % args[0].dim()
     for piece in out:
-        over = w._note(args[0]).sums_to_one
+        over = w._origin(args[0]).sums_to_one
         if over is None or over.place != axis:
             w.keeps(args[0], piece)
 
@@ -821,7 +830,7 @@ _RULES: dict[str, Rule] = {
     "triu": lambda w, args, kwargs, out: w.triangle(args, kwargs, out, is_upper=False),
     "tanh": lambda w, args, kwargs, out: w.keeps(args[0], out),
     "native_dropout": lambda w, args, kwargs, out: w.dropped(args[0], out),
-    "bernoulli": lambda w, args, kwargs, out: w._set(out, Note(noise=True)),
+    "bernoulli": lambda w, args, kwargs, out: w._set(out, TensorOrigin(noise=True)),
 }
 
 

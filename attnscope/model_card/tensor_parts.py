@@ -43,7 +43,7 @@ def place_of(name: str, n_layer: int | None = None) -> ModelPart:
     """Return what a tensor is a part of.
 
     >>> place_of("model.layers.3.self_attn.q_proj.weight")
-    Place(in_attention=True, part='W_Q', module='model.layers.3.self_attn', layer=3)
+    ModelPart(in_attention=True, part='W_Q', module='model.layers.3.self_attn', layer=3)
     >>> place_of("blk.3.ffn_gate_exps.weight").part
     'experts'
 

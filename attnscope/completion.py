@@ -40,10 +40,10 @@ def _values(kind: str, parameters: dict[str, Any], incomplete: str) -> list[str]
         file, colon, _ = incomplete.partition(":")
         return [f"{file}:{name}" for name in names_in(file)] if colon else []
     if kind == "metrics":
-        from attnscope.heads.options import METRIC_NAMES
+        from attnscope.models.head_metrics import METRICS
 
         before = incomplete.rpartition(",")[0]
-        return [f"{before},{name}" if before else name for name in METRIC_NAMES]
+        return [f"{before},{name}" if before else name for name in METRICS]
     layers, heads = n_layers_and_heads(parameters.get("named") or parameters.get("model"))
     return [str(n) for n in range(min(layers if kind == "layers" else heads, MAX_NUMBERS))]
 

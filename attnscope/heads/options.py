@@ -11,16 +11,11 @@ from pathlib import Path
 from typing import Literal
 
 from attnscope.errors import OptionError, warn_unused
+from attnscope.models.head_metrics import METRICS
 from attnscope.options import DEVICES, DTYPES, option
 
 MAX_LENGTH = 4096
 """The default number of tokens to which a text of a corpus is truncated."""
-
-METRIC_NAMES = (
-    *("entropy", "entropy_share", "self", "previous", "next", "first", "separator", "punctuation"),
-    *("same", "induction", "distance", "largest", "effective"),
-)
-"""The names of the metrics in `attnscope.models.head_metrics`, which imports numpy."""
 
 READS, SHOWN, RUN = "Input", "View", "Run"
 
@@ -123,7 +118,7 @@ class MetricOptions:
         common=True,
     )
     metrics: str | None = option(
-        f"Measure only these: {', '.join(METRIC_NAMES)}.",
+        f"Measure only these: {', '.join(METRICS)}.",
         metavar="NAME,…",
         shown="all",
         panel=SHOWN,

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from attnscope.cli import app
-from attnscope.heads.options import METRIC_NAMES
 from attnscope.models.head_metrics import METRICS
 
 HEAVY = ("torch", "transformers", "numpy", "huggingface_hub")
@@ -91,8 +90,8 @@ def test_models_are_the_bundled_one_cached_ones_and_folders(complete, tmp_path):
     assert complete("attnscope model nowhere --layer ") == []
 
 
-def test_the_metrics_that_are_completed_are_those_that_exist():
-    assert list(METRIC_NAMES) == list(METRICS)
+def test_the_metrics_that_are_completed_are_those_that_exist(complete):
+    assert complete("attnscope heads minilm --sort ") == list(METRICS)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -108,7 +108,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def declared_of(function: Callable[..., Any]) -> dict[str, Declared]:
-    """Return what is declared about a public function's arguments, and about its `**options`."""
+    """Collect what is declared about a public function's arguments, and about its `**options`."""
     function = unwrap(function)
     name = function.__name__
     options = _options(OPTIONS[name]) if name in OPTIONS else {}
@@ -118,7 +118,7 @@ def declared_of(function: Callable[..., Any]) -> dict[str, Declared]:
 
 @cache
 def _options(module: str) -> dict[str, Declared]:
-    """Return what a module declares about options."""
+    """Collect what a module declares about options."""
     names = vars(import_module(module))
     groups = {each for each in names.values() if isinstance(each, type) and is_dataclass(each)}
     if "OF_SDPA" in names:  # the module declares those of other commands, too
@@ -132,7 +132,7 @@ def _options(module: str) -> dict[str, Declared]:
 
 
 def _parameters(function: Callable[..., Any], options: Mapping[str, Declared]) -> dict[str, Declared]:
-    """Return what is declared about a function's parameters."""
+    """Collect what is declared about a function's parameters."""
     least = LEAST | {name: each.least for name, each in options.items() if each.least is not None}
     return {
         name: Declared(str(each.annotation), function.__globals__, least.get(name))
@@ -217,7 +217,7 @@ def _parts(annotation: str) -> tuple[str, ...]:
 
 
 def _kind(part: str, names: Mapping[str, Any]) -> tuple[str, Callable[[Any], Any]] | None:
-    """Return what a part of an annotation admits, in words, and what converts a value to it."""
+    """Describe what a part of an annotation admits, and find what converts a value to it."""
     if part in KINDS:
         return KINDS[part]
     if part.startswith("Mapping["):
@@ -261,7 +261,7 @@ def _of_class(kind: type, value: Any) -> Any:
 
 
 def _is_batch(value: Any) -> bool:
-    """Return whether a value has rows, as tokenizers return several sequences."""
+    """Check whether a value has rows, as tokenizers return several sequences."""
     rows = value.tolist() if hasattr(value, "tolist") else value
     return isinstance(rows, list) and len(rows) > 1 and all(isinstance(each, list) for each in rows)
 

@@ -209,7 +209,7 @@ def _nearest(option: str, number: int, whole: int) -> str:
 
 
 def is_a(value: object, kind: type[T]) -> TypeGuard[T]:
-    """Return whether a value is of a class; `isinstance` could run the user's `__class__` property."""
+    """Check whether a value is of a class; `isinstance` could run the user's `__class__` property."""
     return issubclass(type(value), kind)
 
 
@@ -271,7 +271,7 @@ def first_line(error: Exception) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception, or one in its chain of causes, means that memory ran out.
+    """Check whether an exception, or one in its chain of causes, means that memory ran out.
 
     Errors that may mean anything (`RuntimeError`, `OSError`, …) count only if their message says so.
     """
@@ -305,7 +305,7 @@ def object_in_pickle(error: Exception) -> str | None:
 
 
 def _refusal_of_pickle(error: Exception) -> str | None:
-    """Return why torch did not load a pickle, without its advice; None for any other error."""
+    """Explain why torch did not load a pickle, without its advice; None for any other error."""
     text = safe_str(error)
     if not re.search("weights.only|WeightsUnpickler|add_safe_globals", text, re.IGNORECASE):
         return None

@@ -113,7 +113,7 @@ def _keyword(name: str, parameters: Mapping[str, str]) -> tuple[str | None, bool
 
 
 def _is_alone(text: str, flag: re.Match[str]) -> bool:
-    """Return whether a text, or what is in parentheses, is nothing but this flag and its value."""
+    """Check whether a text, or what is in parentheses, is nothing but this flag and its value."""
     before, after = text[: flag.start()].rstrip(), text[flag.end() :]
     inside = before.endswith("(") and re.match(r"( [\w.:,-]+)?\)", after)
     return bool(inside) or (not before and re.fullmatch(r"( [\w.:,-]+)?", after) is not None)
@@ -122,7 +122,7 @@ def _is_alone(text: str, flag: re.Match[str]) -> bool:
 def _assignment(
     text: str, end: int, keyword: str, kind: str, is_off: bool, is_value: bool
 ) -> tuple[str, int]:
-    """Return what stands for a flag and its value, and the place behind both.
+    """Write a flag and its value as a keyword, and find the place behind both.
 
     Args:
         text: the whole text.

@@ -103,7 +103,7 @@ def _of_record(kind: type, record: dict[str, Any]) -> Any:
 
 
 def _value(hint: Any, value: Any) -> Any:
-    """Return what a value of a record was, according to the annotation of its field."""
+    """Restore a value of a record to what it was, according to the annotation of its field."""
     if value is None:
         return None
     if get_origin(hint) in (Union, types.UnionType):

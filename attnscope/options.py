@@ -110,7 +110,7 @@ def one_of(kind: type[Choice], flag: str, value: str | None) -> Choice | None:
 
 
 def is_code(target: Any) -> bool:
-    """Return whether an argument is code, or its name: a class, function or module, but not a model.
+    """Check whether an argument is code, or its name: a class, function or module, but not a model.
 
     >>> is_code("mine.py:Attention"), is_code("gpt2")
     (True, False)

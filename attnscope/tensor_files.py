@@ -143,7 +143,7 @@ def tensor_of(name: str, value: Any, source: str) -> TensorFile:
 
 
 def is_matrix_text(text: str) -> bool:
-    """Return whether a text lists numbers, as `[[1, 0], [0, 1]]`, and names no file."""
+    """Check whether a text lists numbers, as `[[1, 0], [0, 1]]`, and names no file."""
     text = text.strip()
     return text.startswith("[") and text.endswith("]") and not os.path.exists(text)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def sink_keys(special: Iterable[bool]) -> list[bool]:
-    """Return whether each key of a sequence is a sink: the first token and all special tokens are.
+    """Mark the keys of a sequence that are sinks: the first token and all special tokens.
 
     Special tokens are `[CLS]`, `[SEP]`, `<s>`, `</s>` and the like, at any position; `[UNK]` and
     `[MASK]` stand for words, so they are not.

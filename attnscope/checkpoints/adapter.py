@@ -221,7 +221,7 @@ class AdaptedWeights(Weights):
         found = {*self.modules.values(), *self.replaced.values()}
         self.unused = [each for each in [*adapter.pairs, *adapter.others] if each not in found]
         weights = [(name, module) for name, module in self.modules.items() if name.endswith(".weight")]
-        turned = [self._turned(name, module) for name, module in weights]
+        turned = [self._is_stored_transposed(name, module) for name, module in weights]
         self.transposed = any(turned) or adapter.transposed
 
     @property
@@ -247,8 +247,8 @@ class AdaptedWeights(Weights):
         weight = MergedWeight(stored, dtype, np.dtype(merged), A, B, scale, self.transposed)
         return cast("np.ndarray", weight), merged
 
-    def _turned(self, name: str, module: str) -> bool:
-        """Return whether a weight's shape shows that it is stored as `d_in d_out`."""
+    def _is_stored_transposed(self, name: str, module: str) -> bool:
+        """Check whether a weight's shape shows that it is stored as `d_in d_out`."""
         pair = self.adapter.pairs[module]
         shape = (pair["B"][0].shape[0], pair["A"][0].shape[1])
         stored = tuple(self.base.read(name)[0].shape)

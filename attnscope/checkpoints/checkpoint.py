@@ -252,7 +252,7 @@ def _unavailable(name: str, error: Exception) -> ModelError:
 
 
 def _is_unreachable(error: BaseException | None) -> bool:
-    """Return whether an exception, or one in its chain of causes, means that there is no connection."""
+    """Check whether an exception, or one in its chain of causes, means that there is no connection."""
     while error is not None:
         named = class_name(error) in ("ConnectError", "ConnectTimeout", "ReadTimeout", "gaierror")
         if named or isinstance(error, ConnectionError | TimeoutError):

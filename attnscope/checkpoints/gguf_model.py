@@ -89,7 +89,7 @@ class GgufModel(WithoutFiles):
         return counts[0]
 
     def config(self) -> dict[str, Any]:
-        """Return what config.json would say about attention, in its words."""
+        """Describe the attention as config.json does, by the names of its fields."""
         prefix, metadata = f"{self.architecture}.", self.gguf.metadata
         config: dict[str, Any] = {"model_type": self.architecture, "num_attention_heads": self.n_head}
         for name, key in (
@@ -103,7 +103,7 @@ class GgufModel(WithoutFiles):
 
 
 def is_gguf(model: Any) -> bool:
-    """Return whether an argument names a GGUF file: by its suffix, or as `owner/name:Q4_K_M`."""
+    """Check whether an argument names a GGUF file: by its suffix, or as `owner/name:Q4_K_M`."""
     if not isinstance(model, str | Path) or os.path.isdir(model):
         return False
     return str(model).endswith(SUFFIX) or QUANTISED.fullmatch(str(model)) is not None

@@ -79,7 +79,7 @@ class TensorPart:
 
 
 def columns_of(latent: Latent, part: str, head: int) -> slice:
-    """Return which outputs of a projection (inputs of W_O) belong to a head.
+    """Find the outputs of a projection (inputs of W_O) that belong to a head.
 
     Args:
         latent: the sizes.

@@ -346,7 +346,7 @@ def _is_config(file: str) -> bool:
 
 
 def _is_inside(name: object) -> bool:
-    """Return whether a value from an index names a file within the model's folder."""
+    """Check whether a value from an index names a file within the model's folder."""
     return isinstance(name, str) and name != "" and not os.path.isabs(name) and ".." not in name
 
 

@@ -130,7 +130,7 @@ class HeadWeights(TensorResult):
         return record | {name: record[name] or [] for name in ("checks", "circuits")}
 
     def document(self) -> list[Block]:
-        """Return what is shown of the head, as blocks."""
+        """Build a row for each weight, the circuits and the checks."""
         from attnscope.checkpoints.document import document
 
         return document(self)

@@ -64,7 +64,7 @@ class Weights(ABC):
         return None
 
     def reordered(self, name: str) -> bool:
-        """Return whether the file has another order of a head's rows than `read` returns."""
+        """Check whether the file orders the rows of a head otherwise than `read` does."""
         return False
 
 

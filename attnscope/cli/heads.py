@@ -82,7 +82,7 @@ def _check_output(files: FigureOptions, output: TableOptions) -> None:
 
 
 def _contents(table: HeadTable) -> tuple[str, str]:
-    """Return what the page contains, and why it lacks maps."""
+    """Describe what the page contains, and explain why it has no maps."""
     n = len(table.rows)
     several, maps = ("a head", "its map") if n == 1 else (f"{n} heads", "their maps")
     if table.why_no_maps is None:

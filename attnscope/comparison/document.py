@@ -120,7 +120,7 @@ def _assignment(site: Site) -> str:
 
 
 def _is_statement(site: Site) -> bool:
-    """Return whether an expression is a statement that changes its variable, such as `scores /= 2`."""
+    """Check whether an expression is a statement that changes its variable, such as `scores /= 2`."""
     return (
         re.match(rf"{re.escape(site.name or '')}(\[.*\])?\s*[^\s=!<>\w]*=(?!=)", site.expression)
         is not None
@@ -215,7 +215,7 @@ def weight_columns(copies: list[WeightCopy]) -> list[Column]:
 
 
 def weight_pairs(copies: list[WeightCopy]) -> str:
-    """Return which weights were copied, in one line: `W_K.weight = qkv.weight, rows 24–47`."""
+    """List the weights that were copied, in one line: `W_K.weight = qkv.weight, rows 24–47`."""
     pairs = (f"{_part(each.a, each.a_part)} = {_part(each.b, each.b_part)}" for each in copies)
     return ("; " if any(each.a_part or each.b_part for each in copies) else ", ").join(
         dict.fromkeys(pairs)

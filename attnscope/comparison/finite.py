@@ -28,7 +28,7 @@ def require_finite(a: tuple[Side, Recorded], b: tuple[Side, Recorded]) -> None:
 def undecided_because(
     exact: tuple[Recorded, Recorded], narrow: tuple[Recorded, Recorded], end: torch.Tensor, dtype: str
 ) -> str | None:
-    """Return why two sides that seem equal are not: in words, or None.
+    """Explain why it is undecided whether two sides are equal; None if it is decided.
 
     Args:
         exact: both runs in float64.

@@ -141,7 +141,7 @@ def _check(exact: BothRuns, narrow: BothRuns, is_equal: bool) -> Check:
 
 
 def _rounding_of_outputs(exact: BothRuns, narrow: BothRuns) -> list[float]:
-    """Return how far the run's dtype is from float64 in the output of each side."""
+    """Measure how far the output of each side in the run's dtype is from the one in float64."""
     pairs = (exact.a, narrow.a), (exact.b, narrow.b)
     return [usual_gap(one.output.tensor, other.output.tensor) for one, other in pairs]
 
@@ -311,7 +311,7 @@ def _share(examination: Examination, role: str, found: TensorDifference) -> floa
 
 
 def _is_stage(examination: Examination, role: str) -> bool:
-    """Return whether either side has a stage of its own, that changes something."""
+    """Check whether either side has a stage of its own that changes something."""
     for state in (examination.a, examination.b):
         own, before = state.tensor(role), tensor_of(state, UNCHANGED[role])
         if own is not None and before is not None and not difference(role, before, own).is_equal:
@@ -383,7 +383,7 @@ def _axes_of_tokens(
 
 
 def _index(found: TensorDifference, dims: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, int]:
-    """Return where a difference is largest, by axis; an axis without a name is called `axis_0`."""
+    """Locate the largest difference, by axis; an axis without a name is called `axis_0`."""
     if not found.index:
         return {}
     names = (f"axis_{i}" if dim.isdigit() else dim for i, dim in enumerate(dims))
@@ -397,7 +397,7 @@ def _unfolded(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def _site(state: RoleTensors, role: str, cause: str = "") -> Site:
-    """Return where a side computes a tensor.
+    """Find the expression with which a side computes a tensor.
 
     Args:
         state: the side.
@@ -415,7 +415,7 @@ def _site(state: RoleTensors, role: str, cause: str = "") -> Site:
 
 
 def _site_of(role: str, shown: Value, inside: torch.Tensor | None = None) -> Site:
-    """Return where a tensor of a tape is computed, or another one inside of its kernel."""
+    """Describe where a tensor of a tape is computed, or another one inside its kernel."""
     place = shown.place
     shape = tuple((shown.tensor if inside is None else inside).shape)
     if place is None:

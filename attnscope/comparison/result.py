@@ -204,7 +204,7 @@ class Comparison(Result):
         raise no_such_part(role, [each.role for each in self.tensors], "this comparison")
 
     def document(self) -> list[Block]:
-        """Return what is shown of the comparison, as blocks."""
+        """Build the verdict, a row for each tensor, and which tensors differ first, and why."""
         from attnscope.comparison.document import document
 
         return document(self)

@@ -26,7 +26,7 @@ IDLE = {
 
 
 def has_contract(function: str) -> bool:
-    """Return whether a function, by its module and qualified name, is one of the textbook."""
+    """Check whether a function, by its module and qualified name, belongs to the textbook."""
     return function in _PLANS
 
 

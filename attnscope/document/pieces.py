@@ -50,7 +50,7 @@ def shown_columns(columns: Iterable[Column]) -> list[Column]:
 
 
 def grows(column: Column) -> bool:
-    """Return whether a column takes the room that others leave, and is cut if there is none."""
+    """Check whether a column takes the room that others leave, and is cut if there is none."""
     return column.flexible and not column.essential
 
 

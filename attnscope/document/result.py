@@ -123,7 +123,7 @@ class Display(Part):
     """Base class of what `rich.print` and notebooks show in full. Views are imported when used."""
 
     def document(self) -> list[Block]:
-        """Return what is shown of this, as blocks that every format renders."""
+        """Build the blocks that every format renders."""
         raise NotImplementedError
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -133,7 +133,7 @@ class Display(Part):
         yield rich_text(self.document(), console, options)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Render the result as HTML for a notebook."""
         from attnscope.document.html import html_document, with_style
 
         return with_style(html_document(self.document()))

@@ -84,7 +84,7 @@ def print_document(blocks: Iterable[Block], console: Console, *, wide: bool = Fa
 
 
 def rich_text(blocks: Iterable[Block], console: Console, options: ConsoleOptions) -> Text:
-    """Return what is printed of a document on a terminal as wide as a console, in its colours.
+    """Render a document for a terminal as wide as a console, with its colours.
 
     Args:
         blocks: the document.

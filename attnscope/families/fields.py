@@ -53,7 +53,7 @@ class Fields:
         return fields
 
     def has(self, name: str) -> bool:
-        """Return whether the configuration or its class has a field."""
+        """Check whether the configuration or its class has a field."""
         return self._own_name(name) is not None or name in self._defaults or name in self.derived
 
     @property
@@ -69,7 +69,7 @@ class Fields:
         } | self.config
 
     def says(self, name: str) -> bool:
-        """Return whether the configuration itself has a field."""
+        """Check whether the configuration itself has a field."""
         return self._own_name(name) is not None
 
     def _own_name(self, name: str) -> str | None:
@@ -114,13 +114,13 @@ def undecided(field: str, value: Any, expected: str) -> ModelError:
 
 @cache
 def families() -> dict[str, dict[str, Any]]:
-    """Return what is known about each model type."""
+    """Read what is known about each model type."""
     return _table("families.json")
 
 
 @cache
 def wholes() -> dict[str, dict[str, Any]]:
-    """Return what is known about model types with a part for text.
+    """Read what is known about model types with a part for text.
 
     `parts`: for each, the type that its part has if the file names none. `classes`: the type of each
     class of such models.

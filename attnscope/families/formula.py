@@ -46,7 +46,7 @@ class LayerFormula:
 
 
 def formula_of(heads: Heads, layer: int, d_head: int) -> LayerFormula:
-    """Return what a layer computes beside its projections.
+    """Describe what a layer computes beside its projections.
 
     Args:
         heads: the stack of the layer.
@@ -145,7 +145,7 @@ def _is_causal(heads: Heads, config: Config, formula: Formula) -> bool:
 
 
 def _may_slide(config: Config) -> bool:
-    """Return whether some layers see only a window of keys."""
+    """Check whether some layers see only a window of keys."""
     is_off = "sliding_window" in config and config["sliding_window"] is None
     return not is_off and config.get("use_sliding_window") is not False
 

@@ -186,5 +186,5 @@ FAMILIES = _table()
 
 
 def family_of(model_type: object) -> Family:
-    """Return what is known of a model type: of one that no row names, what holds for most."""
+    """Look up what is known of a model type; if no row names it, what holds for most."""
     return FAMILIES.get(model_type, UNKNOWN) if isinstance(model_type, str) else UNKNOWN

@@ -212,7 +212,7 @@ class Reader:
         return self._kind(number)[0]
 
     def _kind(self, number: int) -> tuple[bool, bool, bool]:
-        """Return whether a token is special, ends a text, and consists of punctuation."""
+        """Classify a token: whether it is special, whether it ends a text, whether it is punctuation."""
         if self.tokenizer is None:
             return False, False, False
         if number not in self._kinds:
@@ -230,7 +230,7 @@ def _padded_size(texts: Sequence[Encoded]) -> int:
 
 
 def is_punctuation(text: str) -> bool:
-    """Return whether a token consists of punctuation only.
+    """Check whether a token consists of punctuation only.
 
     Source: the general category P of The Unicode Standard, section 4.5.
 

@@ -124,7 +124,7 @@ class Corpus:
         return str(self.path or "standard input")
 
     def identity(self) -> dict[str, str | int | None]:
-        """Return what a resumed run compares to check that the corpus is the same."""
+        """Identify the corpus, so that a resumed run can check that it is the same."""
         name = self.path.name if self.path else "-"
         fields = {"field": self.field, "target_field": self.target_field}
         return {"name": name, "size": self.size, "sha256": self.head, **fields}
@@ -249,7 +249,7 @@ class IterableCorpus:
         return len(self.texts) if isinstance(self.texts, Sized) else None
 
     def identity(self) -> dict[str, str | int | None]:
-        """Return what a resumed run compares: only what is known before the texts are read."""
+        """Identify the texts to a resumed run by what is known before they are read."""
         fields = {"field": self.field, "target_field": self.target_field}
         return {"name": "texts", "size": self.size, "sha256": None, **fields}
 

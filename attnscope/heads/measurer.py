@@ -171,7 +171,7 @@ class HeadMeasurer:
         return self.is_selected(stack, number)
 
     def is_selected(self, stack: str, number: int) -> bool:
-        """Return whether a layer is selected."""
+        """Check whether a layer is selected."""
         return self.stack in (None, stack) and (self.layers is None or number in self.layers)
 
     def _sides(

@@ -228,7 +228,7 @@ NUMBER = re.compile(r"(\w+) *= *(\d+)")
 
 
 def _widths(init: Texts) -> list[str]:
-    """Return what may be the width of the input, the likeliest first.
+    """List the widths that the input may have, the likeliest first.
 
     These are the constructor's arguments and the fields of a configuration that are called like a
     width, from the largest on; then other numbers but those of heads; then any width.
@@ -244,7 +244,7 @@ def _widths(init: Texts) -> list[str]:
 
 
 def _widths_of(module: Any) -> list[str]:
-    """Return what may be the width of the inputs of a module that exists, the likeliest first.
+    """List the widths that the inputs of an existing module may have, the likeliest first.
 
     That is the width of the first matrix that it has, as a projection stores it, or of another.
     """

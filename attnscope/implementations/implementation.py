@@ -209,12 +209,12 @@ class Recorded:
 
 
 def _is_user_file(file: str) -> bool:
-    """Return whether a file is neither a library's nor this one, which calls the code."""
+    """Check whether a file is neither a library's nor this one, which calls the code."""
     return not is_library(file) and file != __file__
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors are equal, NaN at the same places included."""
+    """Check whether two tensors are equal, NaN at the same places included."""
     if one.shape != other.shape:
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())

@@ -17,7 +17,7 @@ from attnscope.user_code.subject import Texts
 
 
 def name_of(side: Any) -> str:
-    """Return what the user calls a side: what is written, or the name of a function or class."""
+    """Name a side as the user does: by what is written, or by the name of a function or class."""
     return str(side) if isinstance(side, Path) else title_of(side)
 
 
@@ -47,7 +47,7 @@ def inputs_by_name(target: Any, inputs: Any, call: str | None = None) -> Texts:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is a tensor or an array of numbers."""
+    """Check whether a value is a tensor or an array of numbers."""
     return hasattr(value, "dtype") and hasattr(value, "shape")
 
 

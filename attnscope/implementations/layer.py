@@ -30,7 +30,7 @@ def layer_side(layer: AttentionLayer) -> Side:
 
 
 def _is_cache(name: str, value: Any) -> bool:
-    """Return whether an argument is a cache, to which every run would append."""
+    """Check whether an argument is a cache, to which every run would append."""
     is_named = name.startswith(("past_key_value", "layer_past")) or name == "cache_position"
     return is_named or type(value).__name__.endswith("Cache")
 

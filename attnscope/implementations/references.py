@@ -77,7 +77,7 @@ def sdpa_side(
 
 
 def _are_columns(anatomy: Anatomy, name: str) -> bool:
-    """Return whether the positions of Q or K follow each other in an input, and not the features."""
+    """Check whether neighbours in an input are positions of Q or K, rather than features."""
     elements = anatomy.origins.get(name)
     if elements is None or min(elements.shape[1:]) < 2:
         return False
@@ -198,7 +198,7 @@ def _idle(side: Side, anatomy: Anatomy, width: int) -> int | None:
 def _operands(
     side: Side, anatomy: Anatomy, pairs: Mapping[str, str], stated: set[str]
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """Return what Q, K and V are projected from, and sentences about what is not an input as it is.
+    """Find the tensors from which Q, K and V are projected, and describe those that are not inputs.
 
     An input that the code normalises first, for example, is taken as it is then. But if the code
     projects something else than the input whose name says what it is, that is its mistake.
@@ -323,7 +323,7 @@ def _masks(
 
 
 def _hides(side: Side, name: str) -> bool:
-    """Return whether True in a mask means that a key is hidden, as in torch's modules."""
+    """Check whether True in a mask means that a key is hidden, as in torch's modules."""
     return name in PADDING or isinstance(side.module, nn.MultiheadAttention)
 
 

@@ -29,7 +29,7 @@ from attnscope.user_code.subject import Texts
 
 
 def keep_weights(a: Any, b: Any, pairing: Pairing) -> bool:
-    """Return whether each side keeps the weights that it has: modules that already exist do.
+    """Check whether each side keeps the weights that it has: modules that already exist do.
 
     But if the user states which weights are the same, they are.
 
@@ -42,7 +42,7 @@ def keep_weights(a: Any, b: Any, pairing: Pairing) -> bool:
 
 
 def is_live(side: Any) -> bool:
-    """Return whether a side already exists with weights: a layer of a model, a module, or its method."""
+    """Check whether a side already exists with weights: a layer of a model, a module, or its method."""
     return isinstance(side, AttentionLayer) or live_module(side) is not None
 
 
@@ -115,7 +115,7 @@ def paired_with_layer(
 
 
 def _is_of_class(layer: AttentionLayer, called: Callee, target: Any) -> bool:
-    """Return whether a module of a model is of the class of some code."""
+    """Check whether a module of a model is of the class of some code."""
     module = live_module(target)
     cls = called.owner if module is None else type(module)
     return cls is not None and (cls.__module__, cls.__qualname__) == (
@@ -125,7 +125,7 @@ def _is_of_class(layer: AttentionLayer, called: Callee, target: Any) -> bool:
 
 
 def _normalises_first(side: Side, seed: int) -> bool:
-    """Return whether Q is projected from what a side computes from its input, as by a norm."""
+    """Check whether Q is projected from what a side computes from its input, as by a norm."""
     anatomy = _anatomy_if_any(side, seed)
     projection = None if anatomy is None else anatomy.projections.get("Q")
     return projection is not None and operand_of(projection).input is None
@@ -155,7 +155,7 @@ def _feed(layer: Side, code: Side, seed: int) -> None:
 
 
 def _has_projections(side: Side, seed: int) -> bool:
-    """Return whether the Q, K and V of a side are computed with weights."""
+    """Check whether the Q, K and V of a side are computed with weights."""
     return side.module is not None and {"Q", "K", "V"} <= set(_anatomy(side, seed).projections)
 
 
@@ -245,7 +245,7 @@ def _reversed(copies: list[WeightCopy] | None) -> list[WeightCopy] | None:
 
 
 def _shared_roles(names: list[str]) -> tuple[str, ...]:
-    """Return which of Q, K and V are one tensor in code with some parameters: `x`, or `x, context`."""
+    """Find which of Q, K and V are one tensor in code with some parameters: `x`, or `x, context`."""
     roles = {role_of(name) for name in names}
     if roles >= {"K", "V"} or not roles & {"x", "Q"}:
         return ()

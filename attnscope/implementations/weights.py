@@ -455,10 +455,10 @@ def _others(
 
 
 def _may_be(kind: str, other: str) -> bool:
-    """Return whether parameters of two kinds of modules may be the same: only norms are told apart."""
+    """Check whether parameters of two kinds of modules may be the same: only norms are distinguished."""
     return not kind or not other or (kind == "norm") == (other == "norm")
 
 
 def _ends_alike(name: str, other: str, n_parts: int) -> bool:
-    """Return whether the last parts of two dotted names are the same."""
+    """Check whether the last parts of two dotted names are the same."""
     return name.split(".")[-n_parts:] == other.split(".")[-n_parts:]

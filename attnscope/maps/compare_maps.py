@@ -140,7 +140,7 @@ def compare_maps(
 
 
 def _is_text(b: Any) -> bool:
-    """Return whether the second argument is a text: several words, which name no folder or file."""
+    """Check whether the second argument is a text: several words, which name no folder or file."""
     return isinstance(b, str) and len(b.split()) > 1 and not Path(b).exists()
 
 

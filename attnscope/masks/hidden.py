@@ -138,7 +138,7 @@ def _steps(anatomy: Anatomy) -> Steps:
 
 
 def _is_lowered(difference: torch.Tensor) -> torch.Tensor:
-    """Return where a number is added, if it is one negative number, and 0 elsewhere."""
+    """Mark where one negative number is added, with 0 elsewhere; if several are, mark nothing."""
     finite = difference.nan_to_num(0.0, neginf=0.0, posinf=0.0)
     changed = finite.abs() > 1e-3
     values = finite[changed]

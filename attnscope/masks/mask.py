@@ -187,7 +187,7 @@ def mask_of(
 
 
 def kind_of(subject: Any) -> Kind:
-    """Return what a subject is: a model, a rule, a function that makes a mask, or a module or class."""
+    """Classify a subject: as a model, a rule, a function that makes a mask, or a module or class."""
     if isinstance(subject, list | tuple):
         kinds = dict.fromkeys(map(kind_of, subject))
         if set(kinds) == {"rule"}:
@@ -215,7 +215,7 @@ def kind_of(subject: Any) -> Kind:
 
 
 def _is_class(subject: Any) -> bool:
-    """Return whether a function of a file, or a text, is a class or a module, and so makes no mask."""
+    """Check whether a function, or what a text names, is a class or a module, and so makes no mask."""
     from attnscope.user_code.load import load_target
 
     if hasattr(subject, "mask_mod"):
@@ -240,7 +240,7 @@ def _positional_text(args: Sequence[Any], text: Any) -> Any:
 
 
 def _kind_of_text(text: str) -> Kind:
-    """Return what a text names."""
+    """Classify what a text names."""
     if not text.strip():
         raise OptionError("the name of the mask is empty.", hint=WHAT)
     if names_rule(text):

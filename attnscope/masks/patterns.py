@@ -61,7 +61,7 @@ class Row:
     latest: float
 
     def shows(self, start: float, stop: float) -> bool:
-        """Return whether a rule that shows the keys `start` to `stop` shows these."""
+        """Check whether a rule that shows the keys `start` to `stop` shows these."""
         return self.earliest <= start <= self.start and self.stop <= stop <= self.latest
 
 
@@ -120,7 +120,7 @@ def _first_of(plane: Plane, left: float, right: float) -> int:
     """
 
     def unusual(first: int) -> tuple[bool, bool, float]:
-        """Return whether queries do not see their own key, and how far they see after it."""
+        """Rank a band by whether queries miss their own key, and by how far they see after it."""
         before, after = left + first, right - first
         return before < 0 or after < 0, after != 0, abs(before - after)
 

@@ -73,7 +73,7 @@ class Plane(ABC):
         """Return True where a query sees a key, `n_Q n_K`."""
 
     def grid(self, n_query: int, n_key: int) -> list[list[int]]:
-        """Return how much of each block is visible, by rows."""
+        """List how much of each block is visible, by rows."""
         return [
             [kind for start, stop, kind in runs for _ in range(start, stop)]
             for runs in self.blocks(n_query, n_key)

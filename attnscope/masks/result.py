@@ -217,7 +217,7 @@ class AttentionMasks(TensorResult):
         raise no_such_part(f"layer {layer}", [f"layer {each}" for each in layers], "these masks")
 
     def document(self) -> list[Block]:
-        """Return what is shown of this, as blocks that every format renders."""
+        """Build a table with a row for each mask, their pictures, and checks."""
         from attnscope.document.blocks import Plot
         from attnscope.masks.document import document
         from attnscope.masks.figure import draw_masks

@@ -77,7 +77,7 @@ def rounded_rows(rows: int, n_Q: int) -> int:
 
 
 def is_fused(model: Any, inputs: AttentionInputs) -> bool:
-    """Return whether a model's own attention builds no whole map: torch's is fused if d_K equals d_V."""
+    """Check whether a model's own attention builds no whole map: torch's is fused if d_K equals d_V."""
     fused = model.config._attn_implementation == "sdpa"
     return fused and inputs.query.shape[-1] == inputs.value.shape[-1]
 

@@ -85,7 +85,7 @@ def _eager(model: Any) -> Iterator[None]:
 
 
 def _visible(model: Any, run: Callable[[], Any]) -> dict[str, torch.Tensor]:
-    """Return which keys each query of the first sequence can attend to, by module: `n_Q n_K`."""
+    """Mark the keys that each query of a run's first sequence sees, by module: `n_Q n_K`."""
     visible: dict[str, torch.Tensor] = {}
 
     def see(call: AttentionCall) -> None:
@@ -97,7 +97,7 @@ def _visible(model: Any, run: Callable[[], Any]) -> dict[str, torch.Tensor]:
 
 
 def _visible_keys(inputs: AttentionInputs) -> torch.Tensor:
-    """Return which keys each query of the first sequence can attend to in any head: `n_Q n_K`."""
+    """Mark the keys to which each query of the first sequence can attend in any head: `n_Q n_K`."""
     import torch
 
     n_Q, n_K = inputs.query.shape[-2], inputs.key.shape[-2]

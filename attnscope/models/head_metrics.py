@@ -343,19 +343,19 @@ def _where(counts: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def same_token(tokens: TokenBlock) -> torch.Tensor:
-    """Return whether key j is the same token as query i."""
+    """Mark each key j that is the same token as query i."""
     return tokens.of_queries(tokens.query_side.ids) == tokens.of_keys(tokens.key_side.ids)
 
 
 def same_elsewhere(tokens: TokenBlock) -> torch.Tensor:
-    """Return whether key j is the same token as query i, at another position of the same sequence."""
+    """Mark each key j that is the same token as query i, at another position of the same sequence."""
     same = same_token(tokens)
     same.diagonal(tokens.offset, dim1=-2, dim2=-1).fill_(False)
     return same
 
 
 def after_copy(tokens: TokenBlock) -> torch.Tensor:
-    """Return whether key j precedes query i, and follows a copy of its token."""
+    """Mark each key j that precedes query i, and follows a copy of its token."""
     before = tokens.key_side.ids.roll(1, dims=-1)
     before[:, 0] = -1  # no token precedes the first one, and padding is no token
     copies = tokens.of_queries(tokens.query_side.ids) == tokens.of_keys(before)

@@ -15,7 +15,7 @@ STACKS = ("self", "text", "encoder", "decoder", "cross", "vision")
 
 
 def has_towers(config: Any) -> bool:
-    """Return whether a model has separate stacks for text and for images."""
+    """Check whether a model has separate stacks for text and for images."""
     return hasattr(config, "text_config") and hasattr(config, "vision_config")
 
 
@@ -59,7 +59,7 @@ def layer_of(model: Any, stack: str, path: str, known: Collection[tuple[str, int
 
 
 def why_repeated(stack: str, layer: int, known: Collection[tuple[str, int]]) -> str | None:
-    """Return why a layer cannot be shown, if its attention ran before: it attends more than once."""
+    """Explain why a layer cannot be shown if its attention ran before: it attends more than once."""
     return f"layer {layer} attends more than once" if (stack, layer) in known else None
 
 

@@ -304,7 +304,7 @@ def as_model_error(checkpoint: Checkpoint, file: str | None = None) -> Iterator[
 
 
 def _is_known(model_type: Any) -> bool:
-    """Return whether transformers itself has models of this type."""
+    """Check whether transformers itself has models of this type."""
     from transformers import CONFIG_MAPPING
 
     return model_type in CONFIG_MAPPING

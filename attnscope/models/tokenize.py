@@ -183,7 +183,7 @@ def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
             " texts and pictures.",
             hint=f"attnscope model {checkpoint.name}, which shows its weights",
         )
-    what_else = _reads_else(config, main_input)
+    what_else = _other_input(config, main_input)
     if what_else is not None:
         raise ModelError(
             f"{checkpoint.name} ({config.model_type}) reads {what_else}, but attnscope gives models"
@@ -198,8 +198,8 @@ def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
         )
 
 
-def _reads_else(config: Any, main_input: str | list[str]) -> str | None:
-    """Return what a model reads beside texts and pictures, in words; None if it does with those."""
+def _other_input(config: Any, main_input: str | list[str]) -> str | None:
+    """Name what a model reads beside texts and pictures; None if those are enough."""
     if needs := family_of(config.model_type).needs:
         return needs
     if isinstance(main_input, list):  # OneFormer's
@@ -316,7 +316,7 @@ def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
 
 
 def other_tokens(of_vision: Any, n_patch: int) -> dict[int, str]:
-    """Return what a model's tokens are, by numbers that are not those of patches and a few before.
+    """Map each number of tokens that the patches do not explain to what explains it.
 
     Args:
         of_vision: the configuration of the part that reads pictures.
@@ -334,7 +334,7 @@ def other_tokens(of_vision: Any, n_patch: int) -> dict[int, str]:
 
 
 def _why_no_grid(config: Any, pixels: Any) -> str:
-    """Return where a model's tokens come from, if not from a grid of patches."""
+    """Explain where a model's tokens come from, if not from a grid of patches."""
     of_vision = _of_vision(config)
     if pixels is not None and pixels.dim() != 4:
         axes = "×".join(map(str, pixels.shape))

@@ -30,7 +30,7 @@ def parse_size(size: str | int) -> int:
 
 
 def memory_budget(memory: str | int | None, device: str) -> int:
-    """Return how many bytes a run may take on a device.
+    """Compute how many bytes a run may take on a device.
 
     Processes that share a machine's memory, as under torchrun, divide the free memory among them.
 

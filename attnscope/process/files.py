@@ -38,7 +38,7 @@ ENDINGS = ("SIGTERM", "SIGHUP")
 
 
 def is_named_pipe(path: str | Path) -> bool:
-    """Return whether a file to read is a named pipe, which waits until something writes into it.
+    """Check whether a file to read is a named pipe, which waits until something writes into it.
 
     The pipe of another command, as in `<(…)`, is under /dev/fd, and does not wait.
     """
@@ -181,7 +181,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _is_stream(path: Path, status: os.stat_result | None) -> bool:
-    """Return whether a path is a device, a pipe or an open descriptor, which is never replaced."""
+    """Check whether a path is a device, a pipe or an open descriptor, which is never replaced."""
     if status is None or stat.S_ISDIR(status.st_mode):
         return False
     return not stat.S_ISREG(status.st_mode) or _descriptor(path) is not None

@@ -9,12 +9,12 @@ import os
 
 
 def launched() -> bool:
-    """Return whether this process is one of several that `torchrun` has started."""
+    """Check whether this process is one of several that `torchrun` has started."""
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def is_first() -> bool:
-    """Return whether this process is the first of several (rank 0), or the only one."""
+    """Check whether this process is the first of several (rank 0), or the only one."""
     return not launched() or os.environ["RANK"] == "0"
 
 

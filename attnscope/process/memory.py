@@ -187,7 +187,7 @@ def _unescaped(path: str) -> str:
 
 
 def _memory_of_ulimits() -> list[FreeMemory]:
-    """Return what `ulimit -v` and `ulimit -d` leave after importing torch."""
+    """Compute the memory that `ulimit -v` and `ulimit -d` leave after importing torch."""
     if sys.platform == "win32":
         return []
     import resource

@@ -122,7 +122,7 @@ class _Forwarding(io.RawIOBase):
         return self.stream.fileno()
 
     def isatty(self) -> bool:
-        """Return whether the other stream is a terminal."""
+        """Check whether the other stream is a terminal."""
         return self.stream.isatty()
 
 

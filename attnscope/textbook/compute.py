@@ -318,7 +318,7 @@ def _release(trace: Trace, keep: bool | Collection[str]) -> None:
 
 
 def _why_not_verifiable(trace: Trace) -> tuple[str, str]:
-    """Return why a trace cannot be compared with references, and a hint; both empty if it can."""
+    """Explain why a trace cannot be compared with references, with a hint; both empty if it can."""
     again = f'compute("{"mha" if trace.title == "mha" else "sdpa"}", keep=True, …)'
     if trace.title not in TITLES or "scale" not in trace.options:
         return "attnscope.compute did not create it", again

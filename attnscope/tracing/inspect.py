@@ -587,7 +587,7 @@ def _run(
 
 
 def _refuses_gradients(error: BaseException | None) -> bool:
-    """Return whether an error is FlexAttention's on the CPU, which computes no gradients."""
+    """Check whether an error is FlexAttention's on the CPU, which computes no gradients."""
     return is_a(error, NotImplementedError) and "FlexAttention does not support backward" in safe_str(
         error
     )
@@ -656,7 +656,7 @@ def _exit_as_exception() -> Iterator[None]:
 
 
 def _drew_nothing(seed: int, device: str) -> bool:
-    """Return whether torch has drawn no random numbers on the CPU or meta since this seed was set."""
+    """Check whether torch has drawn no random numbers on the CPU or meta since this seed was set."""
     import torch
 
     begun = torch.Generator().manual_seed(seed).get_state()

@@ -171,7 +171,7 @@ def _attributes(value: object) -> dict[str, Any]:
 
 
 def _computes_attention(target: Any) -> bool:
-    """Return whether a function, or a method of a class, uses a name of `ATTENTION`."""
+    """Check whether a function, or a method of a class, uses a name of `ATTENTION`."""
     parts = list(vars(target).values()) if is_a(target, type) else [target]
     codes = [part.__code__ for part in parts if is_a(part, FunctionType)]
     return any(ATTENTION & _names_in(code) for code in codes)

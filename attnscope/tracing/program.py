@@ -70,7 +70,7 @@ class Target:
     module: str | None = None
 
     def is_in(self, module: str, file: str) -> bool:
-        """Return whether a module, or its file, contains the target."""
+        """Check whether a module, or its file, contains the target."""
         if self.file is not None:
             return os.path.realpath(self.file) == os.path.realpath(file)
         return self.module == module
@@ -226,7 +226,7 @@ class Watching:
         self._lock = threading.Lock()
 
     def _is_imported(self) -> bool:
-        """Return whether the target's module is imported already."""
+        """Check whether the target's module is imported already."""
         target = self.target
         if target.file is None:
             return target.module in sys.modules
@@ -234,7 +234,7 @@ class Watching:
         return any(isinstance(file, str) and target.is_in("", file) for file in files)
 
     def was_missed(self) -> bool:
-        """Return whether the target was loaded in a way that cannot be watched."""
+        """Check whether the target was loaded in a way that cannot be watched."""
         functions = [each for each in gc.get_objects() if type(each) is FunctionType]
         files = {function.__code__.co_filename for function in functions}
         is_there = self.target.file is not None and any(self.target.is_in("", each) for each in files)
@@ -243,7 +243,7 @@ class Watching:
     # Importing modules.
 
     def may_watch(self, module: str) -> bool:
-        """Return whether a module of this name may be watched; its file is not known yet."""
+        """Check whether a module of this name may be watched; its file is not known yet."""
         if self.target.file is not None:
             path = Path(self.target.file)
             if module.rpartition(".")[2] in (path.stem, path.parent.name):
@@ -251,7 +251,7 @@ class Watching:
         return self._is_named(module)
 
     def _is_named(self, module: str) -> bool:
-        """Return whether a module is the target's or a followed one, by its name."""
+        """Check whether a module is the target's or a followed one, by its name."""
         followed = (f"{module}.".startswith(f"{each}.") for each in self.follow)
         return module == self.target.module or any(followed)
 

@@ -84,7 +84,7 @@ class Trials:
 
 
 def needs_values(run: SizedRun) -> bool:
-    """Return whether code failed because tensors on meta have no values."""
+    """Check whether code failed because tensors on meta have no values."""
     return run.error is not None and "meta" in safe_str(run.error)
 
 

@@ -51,7 +51,7 @@ def make_value(value: Value, name: str | None, sizes: Mapping[str, int], *, wrap
 
 
 def _changes(name: str, value: Value, sizes: Mapping[str, int]) -> bool:
-    """Return whether sizes in a value differ in a run."""
+    """Check whether sizes in a value differ in a run."""
     return any(sizes.get(each, size) != size for each, size in numbers_in(name, value))
 
 

@@ -330,7 +330,7 @@ def _input(label: str, value: Any, dims: Mapping[str, Dims]) -> Input:
 
 
 def _has_width(tensor: torch.Tensor) -> bool:
-    """Return whether products with weights contract over the last axis of a tensor."""
+    """Check whether products with weights contract over the last axis of a tensor."""
     return tensor.is_floating_point() and tensor.dim() > 1
 
 
@@ -411,7 +411,7 @@ def _default_axes(
 
 
 def _is_mask(label: str, tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a mask or a bias, by its name or dtype."""
+    """Check whether a tensor is a mask or a bias, by its name or dtype."""
     return "mask" in label or "bias" in label or str(tensor.dtype) == "torch.bool"
 
 

@@ -135,19 +135,19 @@ OWN = Path(__file__).parents[1]
 
 
 def _is_machinery(file: str) -> bool:
-    """Return whether a file belongs to this package, and is none of the attentions that it offers."""
+    """Check whether a file belongs to this package, and is none of the attentions that it offers."""
     path = Path(file)
     return path.is_relative_to(OWN) and path.relative_to(OWN).parts[0] != "attention"
 
 
 def _is_below(file: str, folder: Path) -> bool:
-    """Return whether a file is below a folder, but not in an environment inside it."""
+    """Check whether a file is below a folder, but not in an environment inside it."""
     path = Path(file)
     return path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts
 
 
 def _is_file(place: str) -> bool:
-    """Return whether the user means a file, not a module."""
+    """Check whether the user means a file, not a module."""
     return place.endswith(".py") or "/" in place or os.sep in place or os.path.isfile(place)
 
 
@@ -188,7 +188,7 @@ def _forget_if_changed(name: str, path: Path) -> None:
 
 
 def _is_free(name: str, file: Path) -> bool:
-    """Return whether a file may be imported by this name: no other module has it."""
+    """Check whether a file may be imported by this name: no other module has it."""
     if name in sys.modules:
         existing = getattr(sys.modules[name], "__file__", None)
         return existing is not None and os.path.abspath(existing) == str(file)
@@ -312,7 +312,7 @@ def _visible(owner: Any) -> list[str]:
 
 
 def _reexports(owner: Any) -> bool:
-    """Return whether an object is a package that imports most of its names, such as `torch.nn`."""
+    """Check whether an object is a package that imports most of its names, such as `torch.nn`."""
     is_package = inspect.ismodule(owner) and hasattr(owner, "__path__")
     return is_package and len(_visible(owner)) > 2 * len(_defined(owner))
 

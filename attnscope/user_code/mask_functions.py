@@ -64,7 +64,7 @@ def function_of(
 
 
 def is_mask_function(function: Any) -> bool:
-    """Return whether a function has the parameters of a `mask_mod`, or of a `score_mod`."""
+    """Check whether a function has the parameters of a `mask_mod`, or of a `score_mod`."""
     return _positional(function) in (MASK_MOD, SCORE_MOD)
 
 

@@ -485,7 +485,7 @@ def _axes(label: str, text: str) -> tuple[AxisSpec, ...]:
 
 
 def _axes_hint(label: str, text: str) -> str:
-    """Return how axes are written, with the user's own if a text lists some: `2x3`, `2 3`, `n d`."""
+    """Show how axes are written, with the user's own if a text lists some: `2x3`, `2 3`, `n d`."""
     start = "--input " if label == "input" else f"--input {label}=" if label.isidentifier() else ""
     parts = re.split(r"\s*[x×X*;/|,]\s*(?=\d)|[;\s]+", text.strip("[](){} "))
     if not all(re.fullmatch(rf"({NAME}:)?\d{{1,9}}|{NAME}", part) for part in parts) or len(parts) < 2:

@@ -173,7 +173,7 @@ class CodeSubject:
         )
 
     def arguments_state(self) -> object:
-        """Return what differs after a call that has changed its arguments; None if that is unknown.
+        """Capture what differs after a call that has changed its arguments; None if that is unknown.
 
         A build makes new ones, which no call has changed.
         """
@@ -303,7 +303,7 @@ class CodeSubject:
 
 
 def _has_named_sizes(value: Input | Same) -> bool:
-    """Return whether a value contains no numbers without a name, as a tuple does."""
+    """Check whether a value contains no numbers without a name, as a tuple does."""
     if isinstance(value, InputTuple):
         return all(isinstance(each, TensorSpec) or each == Plain(None) for each in value.members)
     named = isinstance(value, TensorSpec | Same | Computed)

@@ -196,7 +196,7 @@ def _notices(table: HeadDifferences, others: list[str]) -> list[str]:
 
 
 def _cancels(row: HeadRow, circuit: str, left: str, right: str) -> bool:
-    """Return whether the changes of a circuit's factors leave the circuit unchanged."""
+    """Check whether the changes of a circuit's factors leave the circuit unchanged."""
     values = row.values
     return values.get(circuit) == 0 and bool(values.get(left)) and bool(values.get(right))
 

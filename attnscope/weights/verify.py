@@ -152,7 +152,7 @@ def _finite(tensors: list[torch.Tensor]) -> bool:
 
 
 def _is_at(inputs: AttentionInputs, place: str) -> bool:
-    """Return whether a call belongs to the layer whose attention has this name."""
+    """Check whether a call belongs to the layer whose attention has this name."""
     return inputs.path == place or inputs.path.startswith(f"{place}.")
 
 
@@ -191,7 +191,7 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, layer_run
         note += f", but the slices are those of {n_head} and {n_kv_head}"
         return Check(name, None, None, ok=False, note=note)
     output, attention_inputs, inputs_of_O = _run_silenced(model, checkpoint, head, layer_run)
-    moved = _moved_heads(head, layer_run, attention_inputs, inputs_of_O)
+    moved = _changed_heads(head, layer_run, attention_inputs, inputs_of_O)
     if family_of(checkpoint.config().get("model_type")).values_again:
         group, (heads, expected) = n_head // n_kv_head, moved["W_O's input"]
         others = {each for each in heads if each // group == head.head // group} - {head.head}
@@ -267,13 +267,13 @@ def _run_silenced(
     return output, attention_inputs, inputs_of_O
 
 
-def _moved_heads(
+def _changed_heads(
     head: HeadWeights,
     layer_run: LayerRun,
     attention_inputs: list[AttentionInputs],
     inputs_of_O: list[torch.Tensor],
 ) -> dict[str, tuple[set[int], set[int]]]:
-    """Return which heads changed direction in a run without a head, and which ones should have.
+    """Find the heads that changed direction in a run without a head, and those that should have.
 
     Args:
         head: the head that is left out.
@@ -288,13 +288,13 @@ def _moved_heads(
         for x in (layer_run.inputs["O"], inputs_of_O[layer_run.turn])
     )
     readers = {head.head} if layer_run.call else set(range(kv_head * group, (kv_head + 1) * group))
-    moved = {"W_O's input": (_moved(before, after), readers)}
+    moved = {"W_O's input": (_heads_that_turned(before, after), readers)}
     if layer_run.call is not None:
         changed = attention_inputs[layer_run.turn]
         moved |= {
-            "queries": (_moved(layer_run.call.query, changed.query), {head.head}),
-            "keys": (_moved(layer_run.call.key, changed.key), {kv_head}),
-            "values": (_moved(layer_run.call.value, changed.value), {kv_head}),
+            "queries": (_heads_that_turned(layer_run.call.query, changed.query), {head.head}),
+            "keys": (_heads_that_turned(layer_run.call.key, changed.key), {kv_head}),
+            "values": (_heads_that_turned(layer_run.call.value, changed.value), {kv_head}),
         }
     return moved
 
@@ -310,7 +310,7 @@ def _heads_of_map(output: Any, stack: str, layer: int) -> int | None:
     return shape[1] if len(shape) == 4 else None
 
 
-def _moved(before: torch.Tensor, after: torch.Tensor) -> set[int]:
+def _heads_that_turned(before: torch.Tensor, after: torch.Tensor) -> set[int]:
     """Return the heads whose vectors changed direction between two tensors `n_batch n_head n d`."""
     first, second = (
         x / x.norm(dim=-1, keepdim=True).clamp_min(1e-300) for x in (before.double(), after.double())

@@ -30,7 +30,7 @@ def kernels(probe: Probe) -> Property:
     source = f"{type(probe.subject.module).__name__} has {', '.join(names)}"
 
     def weights(name: str) -> Callable[[Evidence], Evidence]:
-        """Return what adds the keys that have weight with a kernel, beside those with its own."""
+        """Build the step that adds the keys with weight in a kernel, beside those in the model's own."""
 
         def add(evidence: Evidence) -> Evidence:
             before = {each.path: each.visible for each in probe.layer_masks}

@@ -62,7 +62,7 @@ class Case:
     tolerance: float = 0.0
 
     def is_explained_by(self, hypothesis: Hypothesis) -> bool:
-        """Return whether a hypothesis accounts for the difference, up to rounding.
+        """Check whether a hypothesis accounts for the difference, up to rounding.
 
         What earlier tensors differ by, such as rotary angles from a table in float32, may remain; but
         nothing near the difference itself.
@@ -80,11 +80,11 @@ class Case:
         return numbers(require_tensor(self.b, role or self.role))
 
     def is_same(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Return whether two tensors on the way to this one are equal, up to rounding."""
+        """Check whether two tensors on the way to this one are equal, up to rounding."""
         return difference("", one, other, self.tolerance).is_equal
 
     def has_unrotated(self, name: str) -> bool:
-        """Return whether Q, K or V is known on both sides as it was before any rotation."""
+        """Check whether Q, K or V is known on both sides as it was before any rotation."""
         first, second = self.a.unrotated(name), self.b.unrotated(name)
         return first is not None and second is not None and first.shape == second.shape
 

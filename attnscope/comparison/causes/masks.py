@@ -12,8 +12,8 @@ from attnscope.comparison.divergence.first_difference import HIDDEN, hidden_keys
 NEAR = 1e-9
 
 
-def _added(case: Case, of: str) -> torch.Tensor:
-    """Return what a mask adds to scores; -inf where it replaces them by a number that hides."""
+def _added_mask(case: Case, of: str) -> torch.Tensor:
+    """Compute what a mask adds to scores; -inf where it replaces them by a number that hides."""
     side = case.of_a if of == "a" else case.of_b
     return side("scores_masked") - side("scores")
 
@@ -33,7 +33,7 @@ def _rows(hidden: torch.Tensor) -> str:
 def mask_missing(case: Case) -> Iterator[Hypothesis]:
     """Suppose that only one side masks."""
     for one, other in (("a", "b"), ("b", "a")):
-        if bool((_added(case, other) == 0).all()):
+        if bool((_added_mask(case, other) == 0).all()):
             hidden = _hides(case, one)
             if not bool(hidden.any()):
                 continue
@@ -209,7 +209,7 @@ def multiplied(case: Case) -> Iterator[Hypothesis]:
 
 
 def _resembles(pattern: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether a pattern is more like another than like its opposite."""
+    """Check whether a pattern is more like another than like its opposite."""
     return float((pattern == other).double().mean()) >= 0.5
 
 
@@ -251,7 +251,7 @@ def _blind(hidden: torch.Tensor) -> str:
 def _added_numbers(case: Case, one: str) -> Iterator[Hypothesis]:
     """Suppose that only one side adds numbers to scores; one sequence does not show of what kind."""
     hidden = _hides(case, one)
-    added = _added(case, one).masked_fill(hidden, 0.0)
+    added = _added_mask(case, one).masked_fill(hidden, 0.0)
     other, of, plain = ("b", case.of_a, case.of_b) if one == "a" else ("a", case.of_b, case.of_a)
     least, most = float(added.min()), float(added.max())
     text = f"{one} adds numbers from {least:.3g} to {most:.3g} to its scores, and {other} does not"
@@ -269,7 +269,7 @@ def reversed_bias(case: Case) -> Iterator[Hypothesis]:
     n_Q, n_K = hidden.shape[-2:]
     if n_Q != n_K or bool((hidden != _hides(case, "b")).any()):
         return
-    added_a, added_b = (_added(case, each).masked_fill(hidden, 0.0) for each in "ab")
+    added_a, added_b = (_added_mask(case, each).masked_fill(hidden, 0.0) for each in "ab")
     if not bool(added_a.any()) or not bool(added_b.any()):
         return
     both = ~(hidden | hidden.mT)  # the scores whose bias is known in both directions
@@ -290,7 +290,7 @@ def added_bias(case: Case) -> Iterator[Hypothesis]:
     parts = difference.masked_fill(hidden, 0.0).unflatten(0, (-1, n_head or 1))
     is_known = n_head is not None and case.n_batch > 1
     for one, other in (("a", "b"), ("b", "a")):
-        if bool((_added(case, other) == 0).all()):
+        if bool((_added_mask(case, other) == 0).all()):
             if not is_known:
                 yield from _added_numbers(case, one)
                 return

@@ -119,7 +119,7 @@ def other_projection(case: Case) -> Iterator[Hypothesis]:
 
 
 def _differs(case: Case, role: str) -> bool:
-    """Return whether b's tensor, before any correction, is another than a's."""
+    """Check whether b's tensor, before any correction, differs from a's."""
     roles = [side.anatomy.roles.get(role) for side in (case.a, case.b)]
     one, two = (None if each is None else each.tensor.double() for each in roles)
     return one is None or two is None or not difference(role, one, two).is_equal
@@ -217,7 +217,7 @@ def _replacing(values: Sequence[Value], others: Sequence[Value]) -> Callable[[Va
 
 
 def _is_alike(one: TorchCall, other: TorchCall) -> bool:
-    """Return whether two calls of `linear` have weights of one shape."""
+    """Check whether two calls of `linear` have weights of one shape."""
     if one.name != "linear" or other.name != "linear" or len(one.parents) != len(other.parents):
         return False
     pairs = zip(one.parents[1:], other.parents[1:], strict=True)

@@ -47,12 +47,12 @@ class Rotation:
     offset: float | None
 
     def turns_like(self, other: Rotation) -> bool:
-        """Return whether another rotation is the same."""
+        """Check whether another rotation is the same as this one."""
         is_alike = self.width == other.width and self.is_near(other.turns, other.noise)
         return is_alike and (self.layout == other.layout or self.is_near(1.0))
 
     def is_near(self, turns: torch.Tensor | float, noise: float = 0.0) -> bool:
-        """Return whether all turns are some others, up to the precision of both."""
+        """Check whether all turns equal some others, up to the precision of both."""
         return bool(((self.turns - turns).abs() <= self.noise + noise).all())
 
     def apply(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -103,7 +103,7 @@ def rotation_between(before: torch.Tensor, after: torch.Tensor) -> Rotation | No
 
 
 def _width(before: torch.Tensor, after: torch.Tensor) -> int:
-    """Return how many features change, an even number; all if all stay."""
+    """Find how many leading features a rotation covers, an even number; all of them if none changes."""
     changed = (before.double() != after.double()).flatten(0, 1).any(0).nonzero()
     if not changed.numel():
         return before.shape[-1]
@@ -135,7 +135,7 @@ def _base_and_offset(turns: torch.Tensor, noise: float) -> tuple[float | None, f
 
 
 @dataclass(frozen=True)
-class Turned:
+class RotatedTensor:
     """What one side rotates, and how.
 
     Attributes:
@@ -147,29 +147,34 @@ class Turned:
     rotation: Rotation
 
 
-def _turned(case: Case, name: str, side: str) -> Iterator[Turned]:
+def _rotated_tensors(case: Case, name: str, side: str) -> Iterator[RotatedTensor]:
     """Yield each stage from which on one side does nothing but rotate, the earliest first."""
     state, after = (case.a, case.of_a()) if side == "a" else (case.b, case.of_b())
-    for before in (_unturned(case, name, side), *state.stages(name)):
+    for before in (_unrotated(case, name, side), *state.stages(name)):
         rotation = rotation_between(before.double(), after)
         if rotation is not None:
-            yield Turned(before.double(), rotation)
+            yield RotatedTensor(before.double(), rotation)
 
 
-def _unturned(case: Case, name: str, side: str) -> torch.Tensor:
+def _unrotated(case: Case, name: str, side: str) -> torch.Tensor:
     return case.unrotated_a(name) if side == "a" else case.unrotated_b(name)
 
 
-def _both_turned(case: Case, name: str) -> tuple[Turned, Turned] | None:
-    """Return how both sides rotate the same tensor; None if neither or only one does nothing else."""
-    of_b = list(_turned(case, name, "b"))
-    pairs = ((a, b) for a in _turned(case, name, "a") for b in of_b if case.is_same(a.before, b.before))
+def _rotations_of_same_tensor(case: Case, name: str) -> tuple[RotatedTensor, RotatedTensor] | None:
+    """Find the rotations of both sides that start from the same tensor; None if there are none."""
+    of_b = list(_rotated_tensors(case, name, "b"))
+    pairs = (
+        (a, b)
+        for a in _rotated_tensors(case, name, "a")
+        for b in of_b
+        if case.is_same(a.before, b.before)
+    )
     return next(pairs, None)
 
 
-def _each_turned(case: Case, name: str) -> tuple[Turned, Turned] | None:
-    """Return how each side rotates its own heads, if the two share them in another order, too."""
-    a, b = (next(_turned(case, name, side), None) for side in "ab")
+def _rotations_of_same_heads(case: Case, name: str) -> tuple[RotatedTensor, RotatedTensor] | None:
+    """Find the rotation of each side, if both have the same heads, in whatever order."""
+    a, b = (next(_rotated_tensors(case, name, side), None) for side in "ab")
     n_head = case.n_head
     if a is None or b is None or not n_head or a.before.shape != b.before.shape:
         return None
@@ -183,12 +188,12 @@ def rotary(case: Case) -> Iterator[Hypothesis]:
     name = case.role[0]
     if not case.has_unrotated(name):
         return
-    pair = _both_turned(case, name)
+    pair = _rotations_of_same_tensor(case, name)
     if pair is None:
         for side in "ab":
             yield from _rotated_whole(case, side, name)
             yield from _along_another_axis(case, side, name)
-        pair = _each_turned(case, name)
+        pair = _rotations_of_same_heads(case, name)
     if pair is None:
         return
     a, b = pair
@@ -209,7 +214,7 @@ def _along_another_axis(case: Case, side: str, name: str) -> Iterator[Hypothesis
     other = "b" if side == "a" else "a"
     state, after = (case.a, case.of_a()) if side == "a" else (case.b, case.of_b())
     axes = {0: ("sequences", case.n_batch), 1: ("heads", case.n_head)}
-    turned = list(_turned(case, name, other))
+    turned = list(_rotated_tensors(case, name, other))
     for axis, (words, size) in axes.items():
         if size < 2:
             continue
@@ -218,7 +223,7 @@ def _along_another_axis(case: Case, side: str, name: str) -> Iterator[Hypothesis
             """Return `lead n d` with another axis in the place of n."""
             return tensor.double().unflatten(0, (-1, case.n_head)).transpose(axis, 2).flatten(0, 1)
 
-        for before in (_unturned(case, name, side), *state.stages(name)):
+        for before in (_unrotated(case, name, side), *state.stages(name)):
             rotation = rotation_between(moved(before), moved(after))
             usual = [each.rotation for each in turned if case.is_same(each.before, before)]
             if rotation is None or rotation.is_near(1.0) or not usual:
@@ -281,7 +286,9 @@ def _difference(name: str, a: Rotation, b: Rotation) -> tuple[str, str]:
     return " + ".join(kind for kind, _ in found), "; ".join(text for _, text in found)
 
 
-def _rounded_tables(case: Case, name: str, in_a: Turned, in_b: Turned) -> Iterator[Hypothesis]:
+def _rounded_tables(
+    case: Case, name: str, in_a: RotatedTensor, in_b: RotatedTensor
+) -> Iterator[Hypothesis]:
     """Suppose that the two rotate by the same angles, one side with less exact cosines."""
     a, b = in_a.rotation, in_b.rotation
     one, coarse, fine = ("a", a, b) if a.noise > b.noise else ("b", b, a)
@@ -313,7 +320,7 @@ def _parts(name: str, a: Rotation, b: Rotation) -> Iterator[tuple[str, str]]:
 
 
 def _differ(a: Rotation, b: Rotation) -> bool:
-    """Return whether the bases of two rotations differ by more than their precision explains."""
+    """Check whether the bases of two rotations differ by more than their precision explains."""
     if a.base is None or b.base is None:
         return False
     n_pair = a.turns.shape[1]
@@ -331,7 +338,7 @@ def _rotated_whole(case: Case, side: str, name: str) -> Iterator[Hypothesis]:
     def whole(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.unflatten(0, (-1, n_head)).transpose(1, 2).flatten(2)
 
-    before = whole(_unturned(case, name, side))
+    before = whole(_unrotated(case, name, side))
     after = whole(case.of_a() if side == "a" else case.of_b())
     rotation = rotation_between(before, after)
     if rotation is not None and not rotation.is_near(1.0):
@@ -344,7 +351,7 @@ def _rotated_whole(case: Case, side: str, name: str) -> Iterator[Hypothesis]:
 
 
 def _changes_merged(state: RoleTensors, name: str, n_head: int) -> bool:
-    """Return whether the first tensor that changes Q, K or V has the features of all heads in one axis.
+    """Check whether the first tensor that changes Q, K or V has the features of all heads in one axis.
 
     Pairs of features may have axes of their own there.
     """
@@ -380,7 +387,7 @@ def norm_missing(case: Case) -> Iterator[Hypothesis]:
 
 
 def _norm(before: torch.Tensor, after: torch.Tensor) -> str | None:
-    """Return which norm, up to its weight and bias, turns one tensor into another; None if none does."""
+    """Find the norm that turns one tensor into another, up to its weight and bias; None if none does."""
     before, after = before.double(), after.double()
     centred = before - before.mean(-1, keepdim=True)
     for name, tensor in (("RMSNorm", before), ("LayerNorm", centred)):

@@ -75,7 +75,7 @@ class Examination:
         return {role: CLOSE * each for role, each in self.rounding.items()}
 
     def is_rounding(self, role: str) -> bool:
-        """Return whether a tensor is equal in the run's dtype, whatever float64 brings to light.
+        """Check whether a tensor is equal in the run's dtype, whatever float64 brings to light.
 
         One side may compute its rotary angles in float64 then, and the other may have a table of them
         in float32.
@@ -83,7 +83,7 @@ class Examination:
         return self.narrow.get(role, inf) <= self.tolerances.get(role, 0.0)
 
     def is_small(self, role: str) -> bool:
-        """Return whether the difference of a tensor is rounding."""
+        """Check whether the difference of a tensor is rounding."""
         found = self.found[role].largest
         return found <= self.tolerances.get(role, 0.0) or self.is_rounding(role)
 
@@ -231,7 +231,7 @@ def _find_divergences(examination: Examination) -> None:
 
 
 def _agrees(found: Mapping[str, TensorDifference]) -> bool:
-    """Return whether scores and outputs are equal up to rounding."""
+    """Check whether scores and outputs are equal up to rounding."""
     return all(found[role].is_equal for role in ("scores", list(found)[-1]) if role in found)
 
 
@@ -317,7 +317,7 @@ def _pair(a: RoleTensors, b: RoleTensors, role: str) -> tuple[torch.Tensor, torc
 
 
 def _outliers_differ(a: RoleTensors, b: RoleTensors, role: str) -> bool:
-    """Return whether two tensors differ in numbers that are far larger than the others."""
+    """Check whether two tensors differ in numbers that are far larger than the others."""
     pair = _pair(a, b, role)
     return pair is not None and not difference(role, *pair, usual_gap(*pair)).is_equal
 

@@ -115,7 +115,7 @@ def usual_size(tensor: torch.Tensor) -> float:
 
 
 def _is_outlier(tensor: torch.Tensor, usual: float) -> torch.Tensor:
-    """Return where a tensor's numbers are finite and larger than the usual ones."""
+    """Mark the numbers of a tensor that are finite and larger than the usual ones."""
     return (tensor.abs() > usual) & tensor.isfinite()
 
 
@@ -180,7 +180,7 @@ HIDDEN = -1e3
 
 
 def hidden_keys(state: RoleTensors) -> torch.Tensor:
-    """Return where the mask of a side hides keys: `lead n_Q n_K`."""
+    """Mark the keys that the mask of a side hides: `lead n_Q n_K`."""
     added = require_tensor(state, "scores_masked") - require_tensor(state, "scores")
     return (added < HIDDEN) | added.isnan()
 

@@ -32,7 +32,7 @@ def heading(table: HeadMetrics) -> Heading:
 
 
 def record(table: HeadMetrics) -> dict[str, Any]:
-    """Return what all records of heads contain: the heads in the order in which they are shown."""
+    """Build the fields that all records of heads share, with the heads in the order that is shown."""
     return {
         "stacks": {
             stack: {"n_layer": n_layer, "n_head": n_head}

@@ -64,7 +64,7 @@ def observe_masks(
     masks: list[ObservedMask] = []
 
     def see(call: KernelCall) -> Any:
-        masks.append(_observed(model, call, masks, measures))
+        masks.append(_mask_of(model, call, masks, measures))
         return call.compute() if computes else (_zeros(call), None)
 
     with intercepted(model, see):
@@ -72,8 +72,8 @@ def observe_masks(
     return masks
 
 
-def _observed(model: Any, call: KernelCall, masks: list[ObservedMask], measures: bool) -> ObservedMask:
-    """Return what one call of attention shows.
+def _mask_of(model: Any, call: KernelCall, masks: list[ObservedMask], measures: bool) -> ObservedMask:
+    """Read the mask of one call of attention.
 
     Args:
         model: the model.

@@ -251,7 +251,7 @@ def _sequences(arguments: MaskArguments) -> Iterator[tuple[torch.Tensor, torch.T
 def _starts_of(
     position_ids: torch.Tensor | None, n_batch: int
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return where the sequences in a row begin, and its end, according to position ids, if they say."""
+    """Find where the sequences in a row begin, and its end, by position ids; None if unknown."""
     import torch
 
     if position_ids is None or n_batch != 1 or position_ids.shape[-1] == 1:

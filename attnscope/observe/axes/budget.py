@@ -60,7 +60,7 @@ class RunBudget:
         self.too_large = False
 
     def start(self) -> bool:
-        """Return whether another run may start, and count it."""
+        """Count another run, if the budget allows it, and say whether it does."""
         if self.ended is None and self._is_late():
             self.ended = f"after {self.seconds:.0f} seconds"
         elif self.ended is None and self.spent_runs >= self.n_runs:
@@ -69,7 +69,7 @@ class RunBudget:
         return self.ended is None
 
     def allows(self, n_bytes: int) -> bool:
-        """Return whether a run may take this many bytes."""
+        """Check whether a run may take this many bytes."""
         self.too_large |= n_bytes > self.n_bytes
         return n_bytes <= self.n_bytes
 
@@ -153,7 +153,7 @@ class MemoryEstimate:
         self._counts = [name for name in original if name not in named]
 
     def with_sizes(self, sizes: Mapping[str, int]) -> int:
-        """Return how many bytes a run with other sizes takes; rather more than less.
+        """Estimate how many bytes a run with other sizes takes; rather more than less.
 
         A size that explains no axis, such as a number of layers, may be a number of tensors.
         """

@@ -56,7 +56,7 @@ def _keys(steps: Sequence[Step]) -> Iterator[Key]:
 
 
 def _is_argument(step: Step) -> bool:
-    """Return whether a step is an argument of the call."""
+    """Check whether a step is an argument of the call."""
     return step.how == "input" and step.depth == 0
 
 

@@ -40,11 +40,11 @@ class AxisOrigins:
                 self.values[name].add(observed.flow.resolved(value))
 
     def of_step(self, step: Step) -> tuple[AxisOrigin, ...]:
-        """Return what the code says of each axis of a step."""
+        """Find where the code gets the size of each axis of a step."""
         return self._origins(self.sizes.get(id(step)), len(step.shape))
 
     def of_part(self, part: FailedTensor) -> tuple[AxisOrigin, ...]:
-        """Return what the code says of each axis of an expression."""
+        """Find where the code gets the size of each axis of an expression."""
         return self._origins(self.observed.sizes_of_part(part), len(part.shape))
 
     def _origins(self, sizes: list[Expression | None] | None, n_axes: int) -> tuple[AxisOrigin, ...]:

@@ -90,7 +90,7 @@ class Flow:
         return value
 
     def has_size(self, value: Expression, size: int) -> bool:
-        """Return whether an expression has this size in this run."""
+        """Check whether an expression has this size in this run."""
         try:
             return value.size(self.sizes) == size
         except ArithmeticError:
@@ -169,7 +169,7 @@ class Flow:
             self.equal.append(some)
 
     def is_named(self, axis: Axis) -> bool:
-        """Return whether the code has names for all that an axis consists of."""
+        """Check whether the code has names for all that an axis consists of."""
         words = {word for piece in axis for word in self.resolved(piece.value).words}
         return bool(words) and words <= self.named
 
@@ -180,7 +180,7 @@ def size_of(axis: Axis) -> int:
 
 
 def has_unit(axis: Axis) -> bool:
-    """Return whether an axis of size 1 is merged in it: with its left, or rather with its right."""
+    """Check whether an axis contains one of size 1, merged with its left, or rather with its right."""
     return len(axis) > 1 and any(piece.size == 1 for piece in axis)
 
 

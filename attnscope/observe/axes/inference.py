@@ -392,7 +392,7 @@ def _with_dims(inferred: Inferred, part: FailedTensor) -> str:
 
 
 def _mixes(failure: Failure, runs: Sequence[SizedRun]) -> bool:
-    """Return whether a view splits several axes and merges them in another way, in any run.
+    """Check whether a view splits several axes and merges them in another way, in any run.
 
     Splitting one axis into heads, or merging heads into one axis, does not count.
     """

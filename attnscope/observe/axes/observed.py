@@ -292,7 +292,7 @@ class ObservedAxes:
                 self._bind(each, element, item, frame)
 
     def _known(self, name: str, value: Any, known: Value | None, frame: FunctionFrame) -> Value | None:
-        """Return what is known of a value that gets a name."""
+        """Determine what is known of a value that gets a name."""
         if type(value) is int:
             if not (isinstance(known, Expression) and known.words and self.flow.has_size(known, value)):
                 known = self._variable(value)
@@ -610,9 +610,9 @@ class ObservedAxes:
         if not self.flow.has_size(value, self.flow.sizes[symbol]):
             return
         rows = [axes for axes in self._axes_of_rows if symbol in self._words(axes)]
-        before = [self._kinds(axes) for axes in rows]
+        before = [self._n_distinct_axes(axes) for axes in rows]
         self.flow.values[symbol] = value
-        if [self._kinds(axes) for axes in rows] != before:
+        if [self._n_distinct_axes(axes) for axes in rows] != before:
             del self.flow.values[symbol]
 
     def sizes_of_part(self, part: FailedTensor) -> list[Expression | None] | None:
@@ -682,7 +682,7 @@ class ObservedAxes:
                 self._learn(one, other, may_repeat=unknown)
 
     def _is_unknown(self, value: Expression) -> bool:
-        """Return whether a size is that of an axis of which nothing is known, and that is not free."""
+        """Check whether a size belongs to an axis of which nothing is known, and which is not free."""
         return value.word is not None and value.word not in self.flow.named | self.flow.inputs
 
     def _learn(self, one: Expression, other: Expression, *, may_repeat: bool) -> None:
@@ -694,17 +694,17 @@ class ObservedAxes:
             return
         symbol, value = values.popitem()
         rows = [axes for axes in self._axes_of_rows if symbol in self._words(axes)]
-        before = [self._kinds(axes) for axes in rows]
+        before = [self._n_distinct_axes(axes) for axes in rows]
         values[symbol] = value
-        if [self._kinds(axes) for axes in rows] != before:
+        if [self._n_distinct_axes(axes) for axes in rows] != before:
             del values[symbol]
 
     def _words(self, axes: Axes) -> set[str]:
         """Return the symbols in the sizes of axes."""
         return {word for axis in axes for word in self.flow.resolved(whole(axis)).words}
 
-    def _kinds(self, axes: Axes) -> int:
-        """Return how many different axes a tensor has."""
+    def _n_distinct_axes(self, axes: Axes) -> int:
+        """Count the different axes of a tensor."""
         return len({self.flow.resolved(whole(axis)) for axis in axes})
 
     def _text(self, axis: Axis) -> str:
@@ -746,7 +746,7 @@ def _sizes(one: Axis, other: Axis) -> list[tuple[Expression, Expression]]:
 
 
 def _is_sequence(value: object) -> TypeGuard[tuple[Any, ...] | list[Any]]:
-    """Return whether a value is a tuple or list whose elements can be read without running user code."""
+    """Check whether a value is a tuple or list whose elements can be read without running user code."""
     return class_attribute(value, "__iter__") in (tuple.__iter__, list.__iter__)
 
 

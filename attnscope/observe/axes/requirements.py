@@ -38,7 +38,7 @@ class Requirement:
         )
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether sizes fulfil the requirement."""
+        """Check whether sizes fulfil the requirement."""
         size = sizes[self.name]
         if self.form is not None:
             return next_of_form(self.form, size) == size

@@ -138,7 +138,7 @@ class Search:
         return [attempt if attempt and attempt.rejected else None for attempt in attempts]
 
     def _runs(self, plan: SizePlan) -> bool:
-        """Return whether the code gets as far with a plan as with the original sizes."""
+        """Try a plan, and check whether the code gets as far with it as with the original sizes."""
         attempt = self._try(plan)
         return attempt is not None and attempt.whole
 
@@ -425,7 +425,7 @@ class Search:
         return product_is(requirement.name, (name,), ratio)
 
     def _runs_as_well(self, plan: SizePlan, other: SizePlan) -> bool:
-        """Return whether the code gets as far with a plan as with another, with as many named sizes."""
+        """Try two plans, and check whether the code gets as far with the first, with as many names."""
         then, now = self._try(plan), self._try(other)
         return now is not None and then is not None and then.whole and then.unnamed <= now.unnamed
 
@@ -446,12 +446,12 @@ class Search:
         return plan
 
     def _is_split(self, requirement: Requirement) -> bool:
-        """Return whether a requirement means that an argument splits a size into parts."""
+        """Check whether a requirement means that an argument splits a size into parts."""
         is_multiple = requirement.is_product and requirement.multiple
         return is_multiple and not set(requirement.of) & self.axes
 
     def _is_whole(self, requirement: Requirement) -> bool:
-        """Return whether a requirement means that an axis is an argument times another size."""
+        """Check whether a requirement means that an axis is an argument times another size."""
         if not requirement.is_product or requirement.multiple:
             return False
         arguments = set(requirement.of) - self.axes

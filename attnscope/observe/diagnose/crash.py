@@ -290,7 +290,7 @@ def _compare(failure: Failure, node: ast.expr | ast.AugAssign, frame: FrameType)
 
 
 def _is_linear(failure: Failure, node: ast.Call, frame: FrameType) -> bool:
-    """Return whether the call is one of a module that multiplies by its weight, a part as well."""
+    """Check whether a call runs a linear module; if so, add its weight to the failure's parts."""
     from torch import nn
 
     module = _value(node.func, frame)

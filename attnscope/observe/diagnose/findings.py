@@ -436,7 +436,7 @@ class Watcher:
 
     @staticmethod
     def _is_zeroed(x: torch.Tensor, origin: TensorOrigin) -> bool:
-        """Return whether the scores that were set to zero are still zero."""
+        """Check whether the scores that were set to zero are still zero."""
         if origin.zeroed is None or not has_values(x):
             return False
         with unseen():
@@ -677,13 +677,13 @@ def _reassociated(a: torch.Tensor, left: TensorOrigin, right: TensorOrigin) -> t
 
 
 def _is_scale_of(width: float, scale: float | None) -> bool:
-    """Return whether a scale is 1/√ of a width."""
+    """Check whether a scale is 1/√ of a width."""
     return bool(scale) and abs(1 / scale**2 / width - 1) < 1e-2  # type: ignore[operator]
 
 
 @lru_cache(maxsize=256)
 def _regroups(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-    """Return whether a view splits several axes and merges them in another way."""
+    """Check whether a view splits several axes and merges them in another way."""
     return any(len(old) > 1 and len(new) > 1 for old, new in regroupings(before, after))
 
 
@@ -703,7 +703,7 @@ def _largest(tensor: torch.Tensor) -> float | None:
 
 
 def _mixes(origin: TensorOrigin, axis: int) -> bool:
-    """Return whether a sum over an axis mixes the heads of scores or attention, or the like."""
+    """Check whether a sum over an axis mixes the heads of scores or attention, or the like."""
     own = [*origin.pair, *([origin.sums_to_one] if origin.sums_to_one else [])]
     return bool(origin.pair) and all(each.place != axis for each in own)
 

@@ -159,7 +159,7 @@ def _is_float8(value: Any) -> bool:
 
 
 def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors differ by more than rounding, or NaN is elsewhere."""
+    """Check whether two tensors differ by more than rounding, or NaN is elsewhere."""
     with unseen():
         if not torch.equal(one.isnan(), other.isnan()):
             return True

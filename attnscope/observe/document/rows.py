@@ -50,7 +50,7 @@ def _row_of(finding: Finding, steps: Sequence[Step]) -> int | None:
 
 
 def _details(step: Step) -> Details:
-    """Return what a table has no room for."""
+    """List what a table has no room for."""
     place = f"{step.file or 'line'}{':' if step.file else ' '}{step.line}" if step.line else ""
     times = f", {step.times} times in a loop" if step.times > 1 else ""
     layout = "contiguous" if step.contiguous else "not contiguous"

@@ -198,7 +198,7 @@ def lent(
             old = function.__code__
             key = old.co_filename, old.co_qualname, old.co_firstlineno
             originals = code.originals[key] if key in codes and function not in compiled else []
-            if any(_same(old, original) for original in originals):
+            if any(_is_same_code(old, original) for original in originals):
                 lent.append((function, old))
                 function.__code__ = codes[key]
     del functions, function  # a trace must keep nothing alive
@@ -222,8 +222,8 @@ def with_relay(relay: Relay, code: CodeType) -> CodeType:
     return code.replace(co_consts=tuple(constants))
 
 
-def _same(code: CodeType, original: CodeType) -> bool:
-    """Return whether code matches its source, or is another trace's rewritten version of it."""
+def _is_same_code(code: CodeType, original: CodeType) -> bool:
+    """Check whether code matches its source, or is another trace's rewritten version of it."""
     if any(isinstance(constant, Relay) for constant in code.co_consts):
         return code.co_freevars == original.co_freevars
     parts = ("co_code", "co_names", "co_varnames", "co_freevars")

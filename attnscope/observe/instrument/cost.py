@@ -61,7 +61,7 @@ def fresh_bytes_of(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
 
 @cache
 def _computes(operator: Any) -> bool:
-    """Return whether an operator may cost anything; one that returns a view of its input does not."""
+    """Check whether an operator may cost anything; one that returns a view of its input does not."""
     returns = operator._schema.returns
     views = all(each.alias_info is not None and not each.alias_info.is_write for each in returns)
     return not (returns and views)
@@ -109,7 +109,7 @@ def _shapes(tree: Any) -> Any:
 
 @cache
 def _makes_new(operator: Any) -> bool:
-    """Return whether an operator's schema declares that its results alias none of its inputs."""
+    """Check whether an operator's schema declares that its results alias none of its inputs."""
     returns = operator._schema.returns
     return (
         all(each.alias_info is None for each in returns)

@@ -34,7 +34,7 @@ def fold_loops(steps: Sequence[Step]) -> list[Step]:
 
 def _fold_bodies(steps: list[Step], length: int) -> list[Step]:
     """Fold all loop bodies of one length."""
-    keys = [_key(step) for step in steps]
+    keys = [_iteration_key(step) for step in steps]
     result: list[Step] = []
     start = 0
     while start < len(steps):
@@ -55,8 +55,8 @@ def _fold_bodies(steps: list[Step], length: int) -> list[Step]:
     return result
 
 
-def _key(step: Step) -> tuple:
-    """Return what must be equal for two steps to count as the same iteration."""
+def _iteration_key(step: Step) -> tuple:
+    """Collect what must be equal for two steps to count as the same iteration."""
     where = step.file, step.line, step.name, step.depth, step.times
     return (
         *where,

@@ -157,7 +157,7 @@ class Recorder(TorchDispatchMode):
 
     def leave(self) -> None:
         """End a function call that returned or raised."""
-        if self._outside():
+        if self._is_outside_target():
             return
         spent = self._close(self._frames.pop())
         self._learn("leave")
@@ -233,11 +233,11 @@ class Recorder(TorchDispatchMode):
             self.axes = None
 
     def _is_idle(self) -> bool:
-        """Return whether nothing is recorded now; `torch.jit.trace` would trace even that."""
-        return self._outside() or self.error is not None or is_traced_by_jit()
+        """Check whether recording is paused; `torch.jit.trace` would trace the recording, too."""
+        return self._is_outside_target() or self.error is not None or is_traced_by_jit()
 
-    def _outside(self) -> bool:
-        """Return whether the current call does not belong to the target."""
+    def _is_outside_target(self) -> bool:
+        """Check whether the current call does not belong to the target."""
         return not self._frames or self._quiet or get_ident() != self._thread
 
     def _close(self, mark: int) -> Cost:
@@ -478,7 +478,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _has_own_class(tree: Any) -> bool:
-    """Return whether nested lists, tuples and dicts contain a tensor of a class of the user's.
+    """Check whether nested lists, tuples and dicts contain a tensor of a class of the user's.
 
     Reading such a tensor runs the code of the class, which may raise; then less is recorded, and the
     traced code continues.
@@ -487,7 +487,7 @@ def _has_own_class(tree: Any) -> bool:
 
 
 def _has_tensor(tree: Any, condition: Callable[[torch.Tensor], bool]) -> bool:
-    """Return whether nested lists, tuples and dicts contain a tensor that meets a condition."""
+    """Check whether nested lists, tuples and dicts contain a tensor that meets a condition."""
     if _is_tensor(tree):
         return condition(tree)
     if is_a(tree, dict):
@@ -496,13 +496,13 @@ def _has_tensor(tree: Any, condition: Callable[[torch.Tensor], bool]) -> bool:
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has values that can be read as real numbers in numpy."""
+    """Check whether a tensor has values that can be read as real numbers in numpy."""
     known = tensor.dtype.itemsize > 1 or tensor.dtype in (torch.bool, torch.int8, torch.uint8)
     return known and not tensor.is_complex() and not tensor.is_neg() and has_values(tensor)
 
 
 def _lacks_sizes(tree: Any) -> bool:
-    """Return whether lists, tuples and dicts contain a tensor that is nested or has symbolic sizes."""
+    """Check whether lists, tuples and dicts contain a tensor that is nested or has symbolic sizes."""
     return _has_tensor(tree, lambda each: TENSOR.is_nested.__get__(each) or sizes_of(each) is None)
 
 
@@ -512,12 +512,12 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
-    """Return whether an object is a tensor; `isinstance` could run the user's `__class__` property."""
+    """Check whether an object is a tensor; `isinstance` could run the user's `__class__` property."""
     return issubclass(type(value), torch.Tensor)
 
 
 def _is_row(value: Any) -> TypeGuard[tuple | list]:
-    """Return whether an object is a tuple or a list."""
+    """Check whether an object is a tuple or a list."""
     return issubclass(type(value), tuple | list)
 
 

@@ -551,7 +551,7 @@ def _targets(node: ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp)
 
 
 def _suspends(node: ast.AST) -> bool:
-    """Return whether running this node can suspend its function."""
+    """Check whether running this node can suspend its function."""
     if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
         return True
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):

@@ -103,7 +103,7 @@ class Session:
         return sorted({code.co_qualname for code in self.compiled_codes})
 
     def compiles_flex_attention(self) -> bool:
-        """Return whether the program has FlexAttention compiled, whose kernel then shows no cost.
+        """Check whether the program has FlexAttention compiled, whose kernel then shows no cost.
 
         What else in this process has compiled it does not matter, such as another program, or
         transformers, unless the program is a model of it.

@@ -157,7 +157,7 @@ class Anatomy:
 
 
 def _is_kept(value: Value) -> bool:
-    """Return whether a tensor is another one arranged otherwise, or one after dropout that is off."""
+    """Check whether a tensor is another one in another layout, or one after dropout that is off."""
     if value.name in LAYOUT:
         return True
     if value.name != "dropout":

@@ -157,14 +157,14 @@ def _before_softmax(way: list[Value], softmax: Value) -> Value:
 
 
 def _is_maximum(difference: Value) -> bool:
-    """Return whether what is subtracted is a maximum, or a sum of exponentials."""
+    """Check whether a maximum, or the logarithm of a sum of exponentials, is subtracted."""
     other = difference.parents[-1]
     names = {other.name, *(each.name for each in other.parents)}
     return bool(names & {"max", "amax", "logsumexp"})
 
 
 def _is_mask(value: Value) -> bool:
-    """Return whether a call adds something to scores, or replaces some, position by position."""
+    """Check whether a call adds something to scores, or replaces some, position by position."""
     if value.name in MASKS:
         return True
     others = [each for each in value.parents[1:] if each.tensor.ndim >= 2 and each.tensor.numel() > 1]

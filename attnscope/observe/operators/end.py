@@ -13,7 +13,7 @@ MEANS = {"mean", "var", "std", "var_mean", "norm", "sum"}
 
 
 def goes_on(anatomy: Anatomy) -> bool:
-    """Return whether code goes on after its output projection: it adds its input, normalises, projects.
+    """Check whether code goes on after its output projection: adds its input, normalises, or projects.
 
     Anything else, such as a product with a number, is part of its attention.
     """
@@ -28,7 +28,7 @@ def goes_on(anatomy: Anatomy) -> bool:
 
 
 def projects_again(anatomy: Anatomy) -> bool:
-    """Return whether code multiplies by weights after its output projection, as in an MLP."""
+    """Check whether code multiplies by weights after its output projection, as in an MLP."""
     x = anatomy.roles.get("x")
     if x is None:
         return False
@@ -47,7 +47,7 @@ def _sources(value: Value) -> set[Value]:
 
 
 def _is_residual(value: Value, x: Value) -> bool:
-    """Return whether a call adds something that comes from an argument, but not from x."""
+    """Check whether a call adds something that comes from an argument, but not from x."""
     if value.name not in ("add", "sub"):
         return False
     return any(
@@ -58,7 +58,7 @@ def _is_residual(value: Value, x: Value) -> bool:
 
 
 def _is_norm(value: Value, x: Value) -> bool:
-    """Return whether a call normalises, or multiplies by a mean of what comes from x."""
+    """Check whether a call normalises, or multiplies by a mean of what comes from x."""
     if value.name in NORMS:
         return True
     others = (call for each in value.parents for call in calls_before(each, through=lambda _: True))

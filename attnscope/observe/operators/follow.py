@@ -33,7 +33,7 @@ Elements = torch.Tensor
 
 
 def followed(tape: Tape, source: Value) -> dict[Value, Elements]:
-    """Return where the elements of a tensor are in all tensors that are computed from it.
+    """Follow the elements of a tensor into all tensors that are computed from it.
 
     Functions that work element by element keep the place of each; of several arguments, the first
     that comes from the source counts. A product or a sum over an axis ends the way.
@@ -55,7 +55,7 @@ def followed(tape: Tape, source: Value) -> dict[Value, Elements]:
 
 
 def _through(call: TorchCall, found: dict[Value, Elements], source: Value) -> list[Elements | None]:
-    """Return where elements are in the results of a call."""
+    """Follow elements into the results of a call."""
     picks = is_selection(call)
     if picks or (call.name in MOVES and not _writes_number(call)):
 
@@ -74,7 +74,7 @@ def _through(call: TorchCall, found: dict[Value, Elements], source: Value) -> li
 
 
 def _padded(call: TorchCall, found: Mapping[Value, Elements]) -> Elements | None:
-    """Return where elements are after padding, whose values are not elements of the source."""
+    """Follow elements through padding, whose values are not elements of the source."""
     number = float(call.argument(3, "value") or 0.0)
     if not isfinite(number):
         return None
@@ -110,12 +110,12 @@ def _beside(
 
 
 def _n_zero(value: Value) -> int:
-    """Return how many elements of a tensor are 0."""
+    """Count the elements of a tensor that are 0."""
     return int((value.tensor == 0).sum())
 
 
 def _has_sine(value: Value, found: Mapping[Value, Elements]) -> bool:
-    """Return whether a tensor is a product with sines, and not with cosines."""
+    """Check whether a tensor is a product with sines, and not with cosines."""
     words: set[str] = set()
     left = [each for each in value.parents if each not in found] if value.name == "mul" else []
     while left:
@@ -138,7 +138,7 @@ def _share(value: Value, elements: Elements, source: Value) -> float:
 
 
 def _writes_number(call: TorchCall) -> bool:
-    """Return whether a number is assigned to elements, which stay where they are."""
+    """Check whether a number is assigned to elements, which stay where they are."""
     if call.name == "setitem":
         return not isinstance(call.args[-1], Value)
     others = (each.tensor for each in call.parents[1:])
@@ -148,7 +148,7 @@ def _writes_number(call: TorchCall) -> bool:
 
 
 def is_selection(call: TorchCall) -> bool:
-    """Return whether a call multiplies by a matrix of zeros and ones that picks one element each.
+    """Check whether a call multiplies by a matrix of zeros and ones that picks one element each.
 
     Such a constant matrix copies heads, or permutes features.
     """
@@ -166,7 +166,7 @@ ALIKE = {"to", "type_as", "expand_as", "view_as", "reshape_as"}
 
 
 def _is_constant(value: Value) -> bool:
-    """Return whether the values of a tensor depend on no argument and no weight."""
+    """Check whether the values of a tensor depend on no argument and no weight."""
     left, visited = [value], set[Value]()
     while left:
         each = left.pop()
@@ -197,7 +197,7 @@ def values_at(tensor: torch.Tensor, elements: Elements, n_source: int) -> torch.
 
 
 def places_in(elements: Elements, n_source: int) -> torch.Tensor:
-    """Return where in a tensor each element of its source is, as a flat index; -1 if it is not there."""
+    """Find the flat index in a tensor of each element of its source; -1 if it is not there."""
     flat = elements.reshape(-1).real.long() if elements.is_complex() else elements.reshape(-1).long()
     place = torch.full((n_source,), -1, dtype=torch.long)
     inside = flat >= 0

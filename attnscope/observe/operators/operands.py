@@ -32,7 +32,7 @@ class ProjectionInput:
     sources: frozenset[str]
 
     def __str__(self) -> str:
-        """Return what it is: an argument's name, or a variable and its expression, with the line."""
+        """Name the tensor: by its argument, or by its variable and expression, with the line."""
         place = self.value.place
         if place is None:
             return self.input or "another tensor"
@@ -41,7 +41,7 @@ class ProjectionInput:
 
 
 def operand_of(projection: Projection) -> ProjectionInput:
-    """Return what a projection receives."""
+    """Find the tensor that a projection receives, and the arguments from which it is computed."""
     value = received_by(projection)
     while value.call is not None and value.name in LAYOUT:
         before = value.parents[0]
@@ -81,7 +81,7 @@ def axis_of_positions(anatomy: Anatomy) -> int | None:
 
 
 def has_sequence_for_each_input(anatomy: Anatomy, n_sequence: int) -> bool:
-    """Return whether each sequence that is attended is one entry along an axis of the inputs.
+    """Check whether each sequence that is attended is one entry along an axis of the inputs.
 
     That axis is the batch. Windows are several sequences of one entry.
 

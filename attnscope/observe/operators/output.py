@@ -53,7 +53,7 @@ def fitting(
 
 
 def _is_beside(value: Value) -> bool:
-    """Return whether a tensor is a scalar or holds integers, as what code returns beside its output."""
+    """Check whether a tensor is a scalar or holds integers, like what code returns beside its output."""
     tensor = value.tensor
     return tensor.ndim == 0 or not (tensor.is_floating_point() or tensor.is_complex())
 

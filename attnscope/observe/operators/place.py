@@ -103,7 +103,7 @@ LIBRARIES = ("torch", "einops", "functools.py", "contextlib.py")
 
 @cache
 def is_library(file: str) -> bool:
-    """Return whether a file belongs to what user code computes with, rather than to that code."""
+    """Check whether a file belongs to what user code computes with, rather than to that code."""
     import torch
 
     folder = os.path.dirname(os.path.dirname(torch.__file__))

@@ -47,7 +47,7 @@ def add_projections(anatomy: Anatomy) -> None:
 
 
 def distinct_leads(elements: torch.Tensor) -> torch.Tensor:
-    """Return which leads hold other elements than those before, in the order of their first element.
+    """Find the leads that hold other elements than those before, in the order of their first element.
 
     Heads that several queries share count once. So the order is that of the sequences and features in
     the source, whatever the order of the leads.

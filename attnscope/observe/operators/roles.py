@@ -107,7 +107,7 @@ def _core_at(tape: Tape, call: TorchCall) -> tuple[Value, Product, Product] | No
 
 
 def _is_softmax(value: Value) -> bool:
-    """Return whether a tensor is the result of a softmax, of torch's or one written out.
+    """Check whether a tensor is the result of a softmax, of torch's or one written out.
 
     Written out, exponentials are divided by their sum, to which a sink may be added; or differences
     to a logarithm of a sum are exponentiated.

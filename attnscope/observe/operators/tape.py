@@ -272,7 +272,7 @@ class Tape(TorchFunctionMode):
             value = Value(len(self.values), _copied(tensor), call)
             call.outputs.append(self._remember(tensor, value))
         if call.in_place:
-            write = _Write(_version(outputs[0]), call.outputs[0], *_layout(outputs[0]))
+            write = _Write(_version(outputs[0]), call.outputs[0], *_addresses_and_dtype(outputs[0]))
             self._writes.setdefault(_storage(outputs[0]), []).append(write)
         self.calls.append(call)
 
@@ -313,7 +313,7 @@ class _Write:
 
         It takes the tensor as it was, and the view after the change.
         """
-        addresses, dtype = _layout(tensor)
+        addresses, dtype = _addresses_and_dtype(tensor)
         if dtype != self.dtype:
             return None
         n = int(max(addresses.max(), self.addresses.max())) + 1
@@ -331,8 +331,8 @@ class _Write:
         return torch.arange(self.addresses.numel())
 
 
-def _layout(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
-    """Return where each element of a tensor is in its memory, and its dtype."""
+def _addresses_and_dtype(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
+    """Compute the place of each element of a tensor in its memory, and read the dtype."""
     addresses = torch.full(tensor.shape, int(tensor.storage_offset()))
     for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         steps = torch.arange(size) * stride
@@ -341,7 +341,7 @@ def _layout(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
 
 
 def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors hold the same, NaN included."""
+    """Check whether two tensors are equal, NaN at the same places included."""
     return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 

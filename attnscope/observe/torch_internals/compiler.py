@@ -54,7 +54,7 @@ def compiled_module(module: nn.Module) -> nn.Module | None:
 
 
 def is_compiled(target: Any) -> bool:
-    """Return whether calling the target runs code compiled by `torch.compile`."""
+    """Check whether calling the target runs code compiled by `torch.compile`."""
     if "torch._dynamo" not in sys.modules:
         return False
     from torch import nn

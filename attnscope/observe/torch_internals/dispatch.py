@@ -42,7 +42,7 @@ without_torch_dispatch: Any = torch._C._DisableTorchDispatch
 """A context manager that hides operators from dispatch modes and from `__torch_dispatch__`."""
 
 is_traced_by_jit: Any = torch._C._is_tracing
-"""Return whether `torch.jit.trace` is tracing: reading a shape adds to its graph."""
+"""Check whether `torch.jit.trace` is tracing: reading a shape adds to its graph."""
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def unseen() -> Iterator[None]:
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
-    """Return whether operators on a tensor run plain kernels: no code of its class or of a transform.
+    """Check whether operators on a tensor run plain kernels: no code of its class or of a transform.
 
     Not ordinary: classes with a `__torch_dispatch__` of their own (fake, distributed, masked and jagged
     tensors), and tensors inside vmap, grad, jvp or functionalize.
@@ -72,19 +72,19 @@ def is_ordinary(tensor: torch.Tensor) -> bool:
 
 
 def is_in_transform(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor exists only inside vmap, grad, jvp or functionalize."""
+    """Check whether a tensor exists only inside vmap, grad, jvp or functionalize."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is an ordinary one, and neither sparse, nested nor quantized."""
+    """Check whether a tensor is an ordinary one, and neither sparse, nested nor quantized."""
     if not is_ordinary(tensor) or TENSOR.is_nested.__get__(tensor):
         return False
     return TENSOR.layout.__get__(tensor) is torch.strided and not TENSOR.is_quantized.__get__(tensor)
 
 
 def has_values(tensor: torch.Tensor) -> bool:
-    """Return whether the values of a tensor lie in memory, one for each element, and may be read.
+    """Check whether the values of a tensor lie in memory, one for each element, and may be read.
 
     They may not where reading them fails or changes the program: see `is_ordinary`. Tensors on meta
     do not have them, nor those whose memory was freed.
@@ -139,5 +139,5 @@ def flex_attention_kernel(operator: Any) -> Callable[..., Any] | None:
 
 
 def is_derivative() -> bool:
-    """Return whether operators may compute derivatives now: in a backward pass, or in forward mode."""
+    """Check whether operators may compute derivatives now: in a backward pass, or in forward mode."""
     return torch._C._current_graph_task_id() >= 0 or forward_ad._current_level >= 0

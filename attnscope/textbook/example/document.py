@@ -169,7 +169,7 @@ def same_numbers(trace: Trace, first: Trace, *, python: bool = False) -> list[st
 
 
 def _contains(array: np.ndarray, part: np.ndarray) -> bool:
-    """Return whether a matrix, or its transpose, is this part, or has it as a row."""
+    """Check whether a matrix, or its transpose, is this part, or has it as a row."""
     import numpy as np
 
     def same(one: np.ndarray, other: np.ndarray) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def has_biases(bias: bool | None, inputs: RunInputs) -> bool:
-    """Return whether the module has biases: as requested, else as the files have, else True."""
+    """Decide whether the module has biases: as requested, else as the files have, else True."""
     files = [name for name in inputs.files if name[0] in "Wb"]
     biases = [name for name in files if name[0] == "b"]
     if bias is False and biases:

@@ -28,7 +28,7 @@ def why_not_either(run: VerifiedRun) -> str | None:
 
 
 def why_not_fused(run: VerifiedRun) -> str | None:
-    """Return what `F.scaled_dot_product_attention` cannot express in this run; None if nothing."""
+    """Name what `F.scaled_dot_product_attention` cannot express in this run; None if nothing."""
     if run.mask is not None and not all(
         run.entering(name).isfinite().all() for name in run.multiplied[:2]
     ):
@@ -64,7 +64,7 @@ def sdpa(run: VerifiedRun) -> np.ndarray:
 
 
 def why_not_module(run: VerifiedRun) -> str | None:
-    """Return what `nn.MultiheadAttention` cannot express in this run, with the reason; else None."""
+    """Name what `nn.MultiheadAttention` cannot express in this run, with the reason; else None."""
     if run.is_mha and run.option("rope_theta") is not None:
         return "rotary positions: it projects Q and K itself and does not rotate them"
     if run.is_mha and "K_past" in run:

@@ -87,7 +87,7 @@ class Scaling(Result):
         return f"d_K {few(list(widths))}: with and without 1/√d_K, {draw}{self.dtype}, seed {self.seed}"
 
     def document(self, *, bars: bool = True) -> list[Block]:
-        """Return what is shown of it, as blocks; on a terminal, with bars."""
+        """Build the table, what its columns mean, bars on a terminal, and the conclusions."""
         from attnscope.textbook.scaling.document import document
 
         return document(self, bars=bars)

@@ -289,7 +289,7 @@ def _owner(name: str, names: list[str]) -> str | None:
 
 
 def _is_about(part: ShapeComment, names: list[str]) -> bool:
-    """Return whether a comment claims shapes of names that its place binds, and may be renewed."""
+    """Check whether a comment claims shapes of names that its place binds, and may be renewed."""
     claimed_names = [name for claim in part.claims for name in claim.names]
     if not claimed_names:
         return len(part.claims) in (1, len(names))
@@ -297,7 +297,7 @@ def _is_about(part: ShapeComment, names: list[str]) -> bool:
 
 
 def _claims(part: ShapeComment, shapes: dict[str, list[Dims]], names: list[str]) -> bool:
-    """Return whether a comment claims these shapes already, in any notation."""
+    """Check whether a comment claims these shapes already, in any notation."""
     for name, each in shapes.items():
         claim = _claim_for(part, name, names)
         expected = {tuple(parse_expression(dim) for dim in dims) for dims in each}

@@ -86,7 +86,7 @@ def _first_fault(
 
 
 def _is_evident(claim: Claim, step: Step, known: Iterable[str], subject: Subject) -> bool:
-    """Return whether what is not true was meant as a shape: `(see, below)` and `[1, 2]` may not be."""
+    """Check whether a false claim was meant as a shape: `(see, below)` and `[1, 2]` may not be."""
     if subject.medium in (Medium.ANNOTATION, Medium.PATTERN):
         return True
     words = {*known}
@@ -175,7 +175,7 @@ class _Words:
         self.several: dict[str, list[_Value]] = {}  # the meanings of `*name`
 
     def disagreement(self, claim: Claim, step: Step, line: int) -> str | None:
-        """Return what is wrong with a claim; if it is right, learn its new words and return None."""
+        """Explain what is wrong with a claim; if it is right, learn its new words and return None."""
         reasons = []
         for shape in claim.shapes:
             new, several, reason = self._compared(shape, step, line)
@@ -236,7 +236,7 @@ class _Words:
         return None
 
     def _other_axes(self, name: str, ran: list[_Value]) -> str | None:
-        """Return how `*name` differs from what it stood for before."""
+        """Explain how `*name` differs from what it stood for before; None if it does not."""
         before = self.several.get(name)
         if before is None or [_known(each) for each in before] == [_known(each) for each in ran]:
             return None

@@ -62,7 +62,7 @@ class Claims:
 
 
 def claims_of(code: Code, known: Container[str], tensors: Container[str]) -> Claims:
-    """Return what a file says about shapes.
+    """Collect the claims that a file makes about shapes.
 
     Args:
         code: the file.
@@ -104,7 +104,7 @@ def _read_comments(code: Code, known: Container[str], tensors: Container[str], f
 
 
 def is_prose(claim: Claim, known: Container[str], tensors: Container[str]) -> bool:
-    """Return whether a list without a name is one of tensors or of indices: `(q, k)`, `(i, j)`.
+    """Check whether a list without a name is one of tensors or of indices: `(q, k)`, `(i, j)`.
 
     Args:
         claim: the claim.

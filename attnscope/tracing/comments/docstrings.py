@@ -55,7 +55,7 @@ def entries_of(function: Function, code: Code, names: Collection[str]) -> Iterat
     begun: list[tuple[int, int, tuple[str, ...], list[str]]] = []  # line, indentation, names, text
     for number, line in lines:
         indent, text = len(line) - len(line.lstrip()), line.strip()
-        found = _beginning(text, names)
+        found = _entry_start(text, names)
         if found is not None:
             begun.append((number, indent, found[0], [found[1]]))
         elif begun:
@@ -71,8 +71,8 @@ def entries_of(function: Function, code: Code, names: Collection[str]) -> Iterat
             yield Entry(number, about, " ".join(texts).replace("---", "").strip())
 
 
-def _beginning(text: str, names: Collection[str]) -> tuple[tuple[str, ...], str] | None:
-    """Return what an entry is about that begins in a line, and the rest of the line."""
+def _entry_start(text: str, names: Collection[str]) -> tuple[tuple[str, ...], str] | None:
+    """Read the names that an entry is about, if a line begins one, and the rest of the line."""
     for pattern in (_RETURN_FIELD, _HEADER):
         if match := pattern.match(text):
             return (RETURNED,), text[match.end() :]

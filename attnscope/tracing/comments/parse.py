@@ -114,7 +114,7 @@ def shape_comments(
 
 
 def text_spans(comment: str) -> list[tuple[int, int]]:
-    """Return where the texts of a comment begin and end, each of which follows a `#`."""
+    """Find where the texts of a comment begin and end, each of which follows a `#`."""
     starts = [match.end() for match in re.finditer(r"#+[\s:]*", comment)]
     if not starts:
         return []
@@ -248,7 +248,7 @@ def _axis(entry: str) -> Axis | None:
 def _is_surely_a_shape(
     axes: tuple[Axis, ...], known: Container[str], *, named: bool, small: bool
 ) -> bool:
-    """Return whether a list is a shape, unlike `[1]`, `(a)`, `(optional)`, `(Vaswani, 2017)`."""
+    """Check whether a list is a shape, unlike `[1]`, `(a)`, `(optional)`, `(Vaswani, 2017)`."""
     words = [axis.words if isinstance(axis, Expression) else set() for axis in axes]
     if len(axes) == 1:
         likely = all(_looks_like_an_axis(word, known, small=small or named) for word in words[0])
@@ -261,7 +261,7 @@ def _is_surely_a_shape(
 
 
 def _looks_like_an_axis(word: str, known: Container[str], *, small: bool = True) -> bool:
-    """Return whether a word looks like an axis: `T`, `n_head`, `d1`; lower-case letters if `small`."""
+    """Check whether a word looks like an axis: `T`, `n_head`, `d1`; lower-case letters if `small`."""
     if word in known or "_" in word or any(letter.isdigit() for letter in word):
         return True
     return len(word) == 1 and (small or word.isupper())
@@ -271,7 +271,7 @@ def _looks_like_an_axis(word: str, known: Container[str], *, small: bool = True)
 
 
 def is_plausible(shape: Shape, known: Container[str]) -> bool:
-    """Return whether all words of a shape are such as axes are called, and not just indices."""
+    """Check whether all words of a shape look like names of axes, and are not just indices."""
     unknown = {word for word in shape.words if word not in known}
     if unknown and unknown == shape.words and unknown <= INDICES:
         return False
@@ -282,7 +282,7 @@ def is_plausible(shape: Shape, known: Container[str]) -> bool:
 
 
 def shape_like(comment: str, known: Container[str]) -> bool:
-    """Return whether a comment contains a list that may be meant as a shape."""
+    """Check whether a comment contains a list that may be meant as a shape."""
     if re.match(r"#+\s*(type|noqa)\b", comment) or "$" in comment:  # $ begins a formula
         return False
     shapes = (_listed(match, known) for match in _LIST.finditer(comment))

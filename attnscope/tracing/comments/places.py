@@ -193,7 +193,7 @@ class Code:
             targets = [node.target]
         elif isinstance(node, ast.With | ast.AsyncWith):
             targets = [item.optional_vars for item in node.items if item.optional_vars is not None]
-        elif (passed_out := _passed_out(node)) is not None:
+        elif (passed_out := _returned_or_yielded(node)) is not None:
             verb, result = passed_out
             several = isinstance(result, ast.Tuple)
             values = result.elts if isinstance(result, ast.Tuple) else [result]
@@ -225,8 +225,8 @@ def _around(before: Place, column: int) -> Function | None:
     return function
 
 
-def _passed_out(node: ast.AST) -> tuple[str, ast.expr] | None:
-    """Return what a statement returns or yields, with the name of its row."""
+def _returned_or_yielded(node: ast.AST) -> tuple[str, ast.expr] | None:
+    """Find the expression that a statement returns or yields, with the name of its row."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield):
         return ("yield", node.value.value) if node.value.value is not None else None
     return ("return", node.value) if isinstance(node, ast.Return) and node.value is not None else None

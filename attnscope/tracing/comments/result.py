@@ -102,7 +102,7 @@ class CommentReport(Display):
         )
 
     def document(self) -> list[Block]:
-        """Return what is shown of the report, as blocks."""
+        """Build the blocks of the report."""
         from attnscope.tracing.comments.document import report_document
 
         return report_document(self)
@@ -132,7 +132,7 @@ class SourceDiff(Display):
         return sum(row.startswith("+") for row in rows)
 
     def document(self) -> list[Block]:
-        """Return what is shown of the changes, as blocks."""
+        """Build the blocks of the changes."""
         from attnscope.tracing.comments.document import diff_document
 
         return diff_document(self)
@@ -145,5 +145,5 @@ def listed(lines: Collection[int]) -> str:
 
 
 def subject(name: str) -> str:
-    """Return what a statement about a name is about."""
+    """Name the subject of a statement in words: `the return value` for `return`."""
     return {"return": "the return value", "yield": "the yielded value"}.get(name, name)

@@ -218,7 +218,7 @@ def _is_at(binding: Binding | None, position: tuple[int, int]) -> bool:
 
 
 def _hint(steps: list[Step], bound: set[str]) -> _Hint | None:
-    """Return what to say of a value that was these tensors in all calls."""
+    """Build the hint for a value that was these tensors in all calls; None if it would be unclear."""
     shapes = list(dict.fromkeys(step.dims for step in steps))
     dtypes = {step.dtype for step in steps}
     texts = [_axes(dims, bound) if dims is not None else None for dims in shapes]

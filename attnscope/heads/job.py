@@ -211,7 +211,7 @@ class MeasurementJob:
 
     @property
     def _memory_options(self) -> dict[str, Any]:
-        """The parts of the selection that memory depends on, as arguments of `plan_run`."""
+        """The parts of the selection that memory depends on, as arguments of `needs_of`."""
         return {"pairs": self.selection.n_pairs, "without_sink": self.selection.without_sink}
 
     @property
@@ -247,9 +247,9 @@ class MeasurementJob:
         if measurer.why_eager is not None:  # all maps, and the temporary tensors of one layer's
             n_map = sum(measurer.heads.values()) + 2 * max(measurer.heads.values())
             kept = 4 * n_batch * n_tokens**2 * n_map
-        sizes = (model.dtype.itemsize, n_batch, n_tokens)
-        options = {"kept": kept, "padded": padded, "hint": self._hint, **self._memory_options}
-        plan = plan_run(self.name, model.config, *sizes, memory, device, **options)
+        options = {"kept": kept, "padded": padded, **self._memory_options}
+        needs = needs_of(model.config, model.dtype.itemsize, n_batch, n_tokens, **options)
+        plan = plan_run(self.name, needs, memory, device, self._hint)
         measurer.blockwise.block_bytes, measurer.store.keep = plan.block, plan.keep
         measurer.memory = memory
         if self.group.is_first:

@@ -102,14 +102,9 @@ def plan_pooling(
         OptionError: `memory` is not a size.
         SizeError: there is too little memory.
     """
-    plan = plan_run(
-        checkpoint.name,
-        model.config,
-        model.dtype.itemsize,
-        *(1, n_tokens(request, reading), memory_budget(request.run.memory, device), device),
-        hint=SHORTER,
-        **_kept(request, model.config, reading, selection),
-    )
+    config, kept = model.config, _kept(request, model.config, reading, selection)
+    needs = needs_of(config, model.dtype.itemsize, 1, n_tokens(request, reading), **kept)
+    plan = plan_run(checkpoint.name, needs, memory_budget(request.run.memory, device), device, SHORTER)
     plan.report()
     display = request.display
     of_queries = display.query is not None or display.top

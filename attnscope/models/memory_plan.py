@@ -78,70 +78,39 @@ class MemoryPlan:
         return f"{tokens} take {bytes_text(self.total)}: {', '.join(parts)}"
 
 
-def plan_run(
-    name: str,
-    config: Any,
-    dtype_bytes: int,
-    n_batch: int,
-    n_tokens: int,
-    memory: int,
-    device: str,
-    *,
-    kept: int = 0,
-    pairs: int = len(PAIRS),
-    without_sink: bool = False,
-    padded: bool | None = None,
-    hint: str | None = None,
-) -> MemoryPlan:
+def plan_run(name: str, needs: Needs, memory: int, device: str, hint: str | None = None) -> MemoryPlan:
     """Divide the memory of a run among its parts.
-
-    Activations are estimated from the widths in the configuration, for a single layer, since each layer
-    reuses the memory of the one before.
 
     Args:
         name: the model's name as the user gave it.
-        config: its configuration.
-        dtype_bytes: the bytes of a number in its dtype.
-        n_batch, n_tokens: the number of texts in a batch, and the length of the longest.
+        needs: what the run needs.
         memory: the bytes that the run may take beside the model's weights.
         device: the device that it runs on.
-        kept: the bytes of anything else that is held, such as maps.
-        pairs: the number of values for each pair of a query and a key.
-        without_sink: whether sinks are left out of the keys.
-        padded: whether some texts are padded; None: if there are several.
         hint: the hint of the error.
 
     Raises:
         SizeError: there is too little memory.
     """
-    needs = needs_of(
-        config,
-        *(dtype_bytes, n_batch, n_tokens),
-        kept=kept,
-        pairs=pairs,
-        without_sink=without_sink,
-        padded=padded,
-    )
-    single, of_weights, of_a_query = max(dtype_bytes, 4), needs.of_weights, needs.of_a_query
     left = memory - needs.fixed
-    if left < of_a_query:
+    if left < needs.of_a_query:
         raise SizeError(
-            f"{name} needs at least {bytes_text(needs.least)} for {tokens_text(n_batch, n_tokens)}"
-            f" besides its weights, but its limit is {bytes_text(memory)}.",
+            f"{name} needs at least {bytes_text(needs.least)} for"
+            f" {tokens_text(needs.n_batch, needs.n_tokens)} besides its weights, but its limit is"
+            f" {bytes_text(memory)}.",
             hint=hint or "a shorter text: --truncate --max-length N; or more --memory, if available",
         )
     largest = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
-    rows = rounded_rows(min(left // of_a_query, largest // of_weights), n_tokens)
+    rows = rounded_rows(min(left // needs.of_a_query, largest // needs.of_weights), needs.n_tokens)
     return MemoryPlan(
-        n_batch,
-        n_tokens,
+        needs.n_batch,
+        needs.n_tokens,
         needs.activations,
         needs.masks,
-        kept,
-        block=rows * of_weights,
-        pairs=rows * (of_a_query - of_weights),
+        needs.kept,
+        block=rows * needs.of_weights,
+        pairs=rows * (needs.of_a_query - needs.of_weights),
         rows=rows,
-        keep=min(KEPT, single * pairs * n_batch * n_tokens**2, left - rows * of_a_query),
+        keep=min(KEPT, needs.of_pairs, left - rows * needs.of_a_query),
     )
 
 
@@ -150,16 +119,20 @@ class Needs:
     """The memory that a run needs beside the weights of its model, in bytes.
 
     Attributes:
-        activations, masks, kept: as in `MemoryPlan`.
+        n_batch, n_tokens, activations, masks, kept: as in `MemoryPlan`.
         of_weights: the weights of one query, and the scores that they are computed from.
         of_a_query: the same, and the numbers of each pair of it and a key.
+        of_pairs: the numbers of all pairs of a query and a key, which further layers can use again.
     """
 
+    n_batch: int
+    n_tokens: int
     activations: int
     masks: int
     kept: int
     of_weights: int
     of_a_query: int
+    of_pairs: int
 
     @property
     def fixed(self) -> int:
@@ -183,7 +156,20 @@ def needs_of(
     without_sink: bool = False,
     padded: bool | None = None,
 ) -> Needs:
-    """Estimate the memory that a run needs from a configuration; see `plan_run` for the arguments."""
+    """Estimate the memory that a run needs.
+
+    Activations are estimated from the widths in the configuration, for a single layer, since each layer
+    reuses the memory of the one before.
+
+    Args:
+        config: the model's configuration.
+        dtype_bytes: the bytes of a number in its dtype.
+        n_batch, n_tokens: the number of texts in a batch, and the length of the longest.
+        kept: the bytes of anything else that is held, such as maps.
+        pairs: the number of values for each pair of a query and a key.
+        without_sink: whether sinks are left out of the keys.
+        padded: whether some texts are padded; None: if there are several.
+    """
     sizes = _Sizes.of(config)
     n = n_batch * n_tokens
     single = max(dtype_bytes, 4)
@@ -195,13 +181,15 @@ def needs_of(
     if sizes.biases:  # for each head; then once more, added to the mask of each text
         masks += single * n_tokens**2 * (sizes.biases + n_batch * (sizes.biases + 1))
     of_weights = 2 * single * n_batch * sizes.n_head * n_tokens
-    of_pairs = pairs + 2 if pairs else 0  # the numbers, and temporary tensors
+    of_a_pair = pairs + 2 if pairs else 0  # the numbers, and temporary tensors
     if pairs and n_batch > 1:  # transposed weights, for one product with all pairs
-        of_pairs += sizes.n_head
+        of_a_pair += sizes.n_head
     if without_sink:  # the entropy's term of each weight
-        of_pairs += sizes.n_head
+        of_a_pair += sizes.n_head
     return Needs(
-        activations, masks, kept, of_weights, of_weights + single * n_batch * n_tokens * of_pairs
+        *(n_batch, n_tokens, activations, masks, kept, of_weights),
+        of_a_query=of_weights + single * n * of_a_pair,
+        of_pairs=single * pairs * n * n_tokens,
     )
 
 

@@ -22,7 +22,7 @@ from attnscope.heads.measurer import HeadMeasurer
 from attnscope.models.blockwise import Blockwise
 from attnscope.models.head_metrics import METRICS
 from attnscope.models.load import load_config, load_model, load_tokenizer
-from attnscope.models.memory_plan import KEPT, LARGEST_BLOCK, MemoryPlan, plan_run
+from attnscope.models.memory_plan import KEPT, LARGEST_BLOCK, MemoryPlan, needs_of, plan_run
 from attnscope.process.budget import parse_size
 
 PLENTY = 2**62
@@ -55,8 +55,8 @@ def plan(
     device: str = "cpu",
     kept: int = 0,
 ) -> MemoryPlan:
-    of = (n_batch, n, memory, device)
-    return plan_run("small", config or config_of(), dtype_bytes, *of, kept=kept)
+    needs = needs_of(config or config_of(), dtype_bytes, n_batch, n, kept=kept)
+    return plan_run("small", needs, memory, device)
 
 
 @pytest.mark.parametrize(
@@ -224,14 +224,13 @@ def test_what_is_asked_of_tokens_is_kept_where_there_is_room():
     assert most.keep == KEPT
     assert plan(100_000, memory=most.total - 5).keep == KEPT - 5
     assert plan(100_000, memory=most.total - KEPT).keep == 0
-    nothing_asked = plan_run("small", config_of(), 4, 1, 1000, PLENTY, "cpu", pairs=0)
+    nothing_asked = plan_run("small", needs_of(config_of(), 4, 1, 1000, pairs=0), PLENTY, "cpu")
     assert (nothing_asked.pairs, nothing_asked.keep) == (0, 0)
 
 
 def test_one_of_several_texts_may_be_as_long_as_all_and_its_mask_with_it():
-    of = (4, 1, 1000, PLENTY, "cpu")
-    assert plan_run("small", config_of(), *of, padded=True).masks == 2 * 1000**2
-    assert plan_run("small", config_of(), *of).masks == 0
+    assert needs_of(config_of(), 4, 1, 1000, padded=True).masks == 2 * 1000**2
+    assert needs_of(config_of(), 4, 1, 1000).masks == 0
 
 
 def test_wider_models_and_wider_numbers_take_more():

@@ -63,7 +63,7 @@ def mask(
     cell: int | None = None,
     progress: Progress = silent,
 ) -> AttentionMasks:
-    """Return which keys each query sees: in the layers of a model, by a rule or function, or in code.
+    """Find the keys that each query sees: in the layers of a model, by a rule or function, or in code.
 
     In a model, it is what the kernel of each layer receives when the model runs: a mask, or flags. So
     the tokens are those that ran, and what the kernel ignores is ignored here.

@@ -1,6 +1,6 @@
 """The names and layouts of attention matrices in each model family.
 
-To add a family, add a row to `LAYOUTS` and a test to `tests/checkpoints/test_layouts.py`.
+To add a family, add a row to `LAYOUTS`, and its sizes to `tests/models/families.py`.
 """
 
 from __future__ import annotations

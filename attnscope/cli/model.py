@@ -26,8 +26,8 @@ from attnscope.suggestions import quoted
 if TYPE_CHECKING:
     from attnscope.models.maps.result import AttentionMaps
 
-COPIES_OF_A_FORMAT = {Format.TABLE: 1, Format.CSV: 1, Format.JSON: 20, Format.MARKDOWN: 60}
-"""The memory for printing whole maps, as a multiple of the maps' own, which it includes."""
+COPIES_OF_A_FORMAT = {Format.JSON: 20, Format.MARKDOWN: 60}
+"""The memory for printing whole maps, as a multiple of the maps' own, which it includes; others: 1."""
 
 COPIES_OF_A_PICTURE = 10
 """The same for a page or a plot."""
@@ -198,7 +198,7 @@ def _show_attention(model: str | None, request: MapRequest, output: ModelOutput)
     replace(output, force=output.force and output.save is not None).check([])
     output.check_drawings("attention.html")
     drawn = output.plot is not None or output.page is not None
-    copies = max(COPIES_OF_A_FORMAT[output.format], COPIES_OF_A_PICTURE if drawn else 0)
+    copies = max(COPIES_OF_A_FORMAT.get(output.format, 1), COPIES_OF_A_PICTURE if drawn else 0)
     if output.format is Format.TABLE and not drawn and not output.show:
         copies = 0
     request = replace(

@@ -10,7 +10,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from attnscope.checkpoints.config import Config, check_settings, text_part
+from attnscope.checkpoints.config import check_settings, text_part
 from attnscope.checkpoints.headers import Headers, read_headers
 from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_model_files
 from attnscope.document.result import Finding
@@ -18,11 +18,10 @@ from attnscope.errors import ModelError, OptionError
 from attnscope.families.model_types import with_known_types
 from attnscope.model_card.anatomy import LayerAnatomy, LayerCache, ModelAnatomy
 from attnscope.model_card.cache_dtype import BYTES, CacheDtype, CheckpointDtype, checkpoint_dtype
-from attnscope.model_card.capacity import largest_batch, longest_context
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.draft import draft_layer, number_of_drafts
 from attnscope.model_card.from_tensors import anatomy_of_checkpoint, contradictions
-from attnscope.model_card.kv_cache import Reserves, needed, reserved
+from attnscope.model_card.kv_cache import Caches, Reserves
 from attnscope.model_card.options import CostOptions
 from attnscope.model_card.parallel import of_one_device
 from attnscope.model_card.result import (
@@ -303,50 +302,21 @@ def configuration_of(model: Any) -> tuple[str, dict[str, Any]]:
     return str(name), fields
 
 
-@dataclass(frozen=True)
-class _Caches:
-    """The keys and values of a model on one device.
+def _reserved(caches: Caches, n_tokens: int) -> Reserves:
+    """Count what engines reserve for all sequences of a length.
 
-    Attributes:
-        anatomy: of the model.
-        layers: those of one device, with cross-attention.
-        dtype: of the keys and values.
-        n_source: the tokens of the encoder.
-        cost: the sequences, the devices that share the heads, and an engine's tokens at once.
-        config: the part of config.json for text; empty: there is none.
+    Raises:
+        OptionError: no engine has the dtype for this model.
     """
-
-    anatomy: ModelAnatomy
-    layers: tuple[LayerAnatomy, ...]
-    dtype: CacheDtype
-    n_source: int
-    cost: CostOptions
-    config: Config
-
-    def of_one(self, n_tokens: int) -> int:
-        """Return the bytes that one sequence of a length needs."""
-        return needed(self.layers, n_tokens, self.dtype, self.n_source)
-
-    def reserved(self, n_tokens: int) -> Reserves:
-        """Return what engines reserve for all sequences of a length.
-
-        Raises:
-            OptionError: no engine has the dtype for this model.
-        """
-        if not self.of_one(1):
-            return Reserves([], {})
-        found = reserved(
-            *(self.layers, n_tokens, self.dtype, self.cost.batch, self.n_source),
-            *(self.anatomy.model_type, self.config),
-            is_gguf=self.anatomy.is_gguf,
-            step=self.cost.engine_step,
+    if not caches.needed(1):
+        return Reserves([], {})
+    found = caches.reserved(n_tokens)
+    if not found.rows:
+        why = "".join(f", and {each}" for each in found.missing.values())
+        raise OptionError(
+            f"{caches.dtype.name} is llama.cpp's alone{why}.", hint=f"--dtype {', '.join(BYTES)}"
         )
-        if not found.rows:
-            why = "".join(f", and {each}" for each in found.missing.values())
-            raise OptionError(
-                f"{self.dtype.name} is llama.cpp's alone{why}.", hint=f"--dtype {', '.join(BYTES)}"
-            )
-        return found
+    return found
 
 
 def _card(model: _Model, cost: CostOptions, n_tokens: int, progress: Progress) -> Card:
@@ -362,14 +332,18 @@ def _card(model: _Model, cost: CostOptions, n_tokens: int, progress: Progress) -
     n_source = cost.source or (anatomy.n_source or n_tokens if anatomy.cross else 0)
     dtype, dtype_from = _cache_dtype(model, cost)
     whole = (*anatomy.layers, *anatomy.cross)
-    layers = of_one_device(whole, cost.tensor_parallel)
-    config = {} if model.config is None else text_part(model.config)
-    caches = _Caches(anatomy, layers, dtype, n_source, cost, config)
+    caches = Caches(
+        of_one_device(whole, cost.tensor_parallel),
+        *(dtype, batch, n_source, anatomy.model_type),
+        config={} if model.config is None else text_part(model.config),
+        is_gguf=anatomy.is_gguf,
+        step=cost.engine_step,
+    )
     work = work_of(
         anatomy,
         n_tokens,
         batch,
-        needed(whole, n_tokens, dtype, n_source) * batch,
+        replace(caches, layers=whole).needed(n_tokens) * batch,
         BYTES.get(anatomy.dtype or ASSUMED, BYTES[ASSUMED]),
         n_source=n_source,
         weights=weights,
@@ -377,7 +351,7 @@ def _card(model: _Model, cost: CostOptions, n_tokens: int, progress: Progress) -
     )
     total = n_bytes or (None if weights is None else weights.n_bytes)
     fit, why_not = _fit(caches, cost, total, n_tokens)
-    reserves = caches.reserved(n_tokens)
+    reserves = _reserved(caches, n_tokens)
     notices = [*_notices(model, weights, n_tokens), *why_not]
     notices.extend(_of_options(model, cost, weights, dtype, dtype_from))
     if anatomy.reads_source and not n_source:
@@ -396,7 +370,7 @@ def _card(model: _Model, cost: CostOptions, n_tokens: int, progress: Progress) -
         cache_dtype=dtype.name,
         cache_dtype_from=dtype_from,
         n_device=cost.tensor_parallel,
-        draft=_draft(model, caches, n_tokens),
+        draft=_draft(model, caches, n_tokens, cost.tensor_parallel),
         kinds=_kinds(anatomy, n_tokens, n_source, batch, dtype, cost.tensor_parallel),
         reserved=reserves.rows,
         unreserved=reserves.missing,
@@ -434,7 +408,7 @@ def _draft_weights(
         return count_draft(config, replace(anatomy, dtype=None), named, n_draft)
 
 
-def _draft(model: _Model, caches: _Caches, n_tokens: int) -> Draft | None:
+def _draft(model: _Model, caches: Caches, n_tokens: int, n_device: int) -> Draft | None:
     """Return what draft layers take; None: there are none."""
     count, field = number_of_drafts(model.config or {})
     if not count:
@@ -444,14 +418,14 @@ def _draft(model: _Model, caches: _Caches, n_tokens: int) -> Draft | None:
         found = replace(found, n_parameter=size.n_parameter, n_bytes=size.n_bytes)
     if (layer := draft_layer(model.config or {}, model.anatomy, model.named)) is None:
         return found
-    (own,) = of_one_device((layer,), caches.cost.tensor_parallel)
+    (own,) = of_one_device((layer,), n_device)
     per_token = LayerCache(own.cache.per_token, per_token_float32=own.cache.per_token_float32)
     itemsize = caches.dtype.itemsize(layer)
     return replace(
         found,
         kind=layer.kind,
         bytes_per_token=per_token.nbytes(1, itemsize) * count,
-        cache_bytes=own.cache.nbytes(n_tokens, itemsize) * count * caches.cost.batch,
+        cache_bytes=own.cache.nbytes(n_tokens, itemsize) * count * caches.batch,
     )
 
 
@@ -539,13 +513,13 @@ HALVED = 6
 """How often the context is halved for the curve."""
 
 
-def _curve(caches: _Caches, n_tokens: int) -> list[CurvePoint]:
+def _curve(caches: Caches, n_tokens: int) -> list[CurvePoint]:
     """Return what some lengths take, up to the context; nothing if nothing is kept."""
     points = []
     for length in sorted({max(1, n_tokens >> times) for times in range(HALVED + 1)}):
-        by_engine = {each.engine: each.n_bytes for each in caches.reserved(length).rows}
-        points.append(CurvePoint(length, caches.of_one(length) * caches.cost.batch, by_engine))
-    return points if caches.of_one(1) else []
+        by_engine = {each.engine: each.n_bytes for each in _reserved(caches, length).rows}
+        points.append(CurvePoint(length, caches.needed(length) * caches.batch, by_engine))
+    return points if caches.needed(1) else []
 
 
 @dataclass(frozen=True)
@@ -703,7 +677,7 @@ def _kinds(
 
 
 def _fit(
-    caches: _Caches, cost: CostOptions, weights: int | None, n_tokens: int
+    caches: Caches, cost: CostOptions, weights: int | None, n_tokens: int
 ) -> tuple[Fit | None, tuple[str, ...]]:
     """Return what fits into a memory, None if that is not known or none was named; and why.
 
@@ -717,7 +691,7 @@ def _fit(
     if memory is None:
         return None, ()
     flag = "--cache-memory" if cost.memory is None else "--memory"
-    if not caches.of_one(1):
+    if not caches.needed(1):
         return None, (f"it keeps no keys and values, so {flag} does not apply",)
     taken = 0
     if cost.memory is not None:
@@ -728,8 +702,8 @@ def _fit(
     fit = Fit(
         memory,
         taken,
-        longest_context(caches.of_one, free, cost.batch),
-        largest_batch(caches.of_one, free, n_tokens),
+        caches.longest_context(free),
+        caches.largest_batch(free, n_tokens),
         cache_only=cost.memory is None,
     )
     return fit, ()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
+from attnscope.document.blocks import Block, Heading, Notices, Table
+from attnscope.document.columns import Column
 from attnscope.document.result import Result
+from attnscope.document.styles import CYAN
 from attnscope.model_card.result import Card
 from attnscope.text import shortened
-from attnscope.units import counted, few
-
-if TYPE_CHECKING:
-    from attnscope.document.blocks import Block
+from attnscope.units import MISSING, bytes_text, count_text, counted, few, flops_text, seconds_text
 
 
 @dataclass(repr=False)
@@ -61,7 +63,71 @@ class Cards(Result):
         return found
 
     def document(self) -> list[Block]:
-        """Return what is shown of the cards, as blocks."""
-        from attnscope.model_card.cards_document import document
+        """Build the blocks that are shown: a table with a row for each model, and a figure."""
+        from attnscope.model_card.figure import plot
 
-        return document(self)
+        sequences = f"{counted(self.batch, 'sequence')} of {counted(self.context, 'token')}"
+        return [
+            Heading(counted(len(self.cards), "model"), [sequences]),
+            Table(_columns(self), second=OF_WORK),
+            Notices(self.notices),
+            plot(self),
+        ]
+
+
+OF_WORK = frozenset({"prefill_attention", "prefill_rest", "token_attention", "token_rest", "seconds"})
+"""The keys of the columns about what is computed, not kept."""
+
+
+def _columns(cards: Cards) -> list[Column]:
+    each = cards.cards
+
+    def words(title: str, key: str, texts: list[str], style: str = "", **more: Any) -> Column:
+        return Column(title, key, [[(text, style)] for text in texts], list(texts), **more)
+
+    def numbers(title: str, key: str, values: list[int | None], text: Callable[[int], str]) -> Column:
+        cells = [[(MISSING if value is None else text(value), "")] for value in values]
+        shown = cells if any(value is not None for value in values) else []
+        return Column(title, key, shown, list(values), right=True)
+
+    works, fits = [card.work for card in each], [card.fit for card in each]
+    tokens = [work.token if work else None for work in works]
+    times = [work.seconds if work else None for work in works]
+    return [
+        words("model", "name", cards.names, CYAN, essential=True, flexible=True),
+        words("layers", "layers", list(map(_layers_text, each)), flexible=True),
+        numbers("needed", "cache_bytes", [card.cache_bytes for card in each], bytes_text),
+        numbers("a token", "bytes_per_token", [card.bytes_per_token for card in each], bytes_text),
+        words("in", "cache_dtype", [card.cache_dtype for card in each]),
+        numbers("parameters", "n_parameter",
+                [card.weights.n_parameter if card.weights else None for card in each], _count),
+        numbers("weights", "weights_bytes",
+                [card.weights.n_bytes if card.weights else None for card in each], bytes_text),
+        numbers("attention, prefill", "prefill_attention",
+                [work.prefill.attention if work else None for work in works], flops_text),
+        numbers("rest, prefill", "prefill_rest", [work.prefill.rest if work else None for work in works],
+                flops_text),
+        numbers("attention, token", "token_attention",
+                [token.attention if token else None for token in tokens], flops_text),
+        numbers("rest, token", "token_rest",
+                [token.rest if token else None for token in tokens], flops_text),
+        Column("time, token", "seconds",
+               [[(MISSING if value is None else seconds_text(value), "")] for value in times]
+               if any(times) else [], list(times), right=True),
+        numbers("longest context", "longest_context", [fit.context if fit else None for fit in fits],
+                lambda count: counted(count, "token")),
+        numbers("largest batch", "largest_batch", [fit.batch if fit else None for fit in fits],
+                lambda count: counted(count, "sequence")),
+    ]  # fmt: skip
+
+
+def _layers_text(card: Card) -> str:
+    """Count the layers of each kind of a model: `28 sliding, 7 full`."""
+    kinds: Counter[str] = Counter()
+    for each in card.kinds:
+        kinds[each.kind] += len(each.layers)
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+
+
+def _count(count: int) -> str:
+    return count_text(count) or "0"

@@ -9,7 +9,7 @@ import pytest
 
 from attnscope.model_card.anatomy import LayerAnatomy, LayerCache
 from attnscope.model_card.cache_dtype import BLOCKS, CacheDtype, checkpoint_dtype
-from attnscope.model_card.kv_cache import needed, reserved
+from attnscope.model_card.kv_cache import Caches
 
 WIDE = LayerAnatomy("full", 6, 2, 96, 64, cache=LayerCache(2 * (96 + 64)))
 LATENT = LayerAnatomy("latent", 6, 6, 96, 64, cache=LayerCache(512 + 64), d_K_latent=576, d_V_latent=512)
@@ -23,9 +23,9 @@ def test_blocks_have_the_bytes_of_ggml(dtype: str) -> None:
 
 def test_keys_and_values_have_dtypes_of_their_own() -> None:
     keys, values = 2 * 96 * 7, 2 * 64 * 7
-    assert needed([WIDE], 7, CacheDtype("q8_0", "q4_0")) == keys * 34 // 32 + values * 18 // 32
-    assert needed([WIDE], 7, CacheDtype("q8_0", "float16")) == keys * 34 // 32 + values * 2
-    assert needed([WIDE], 7, CacheDtype.both("float16")) == (keys + values) * 2
+    assert Caches([WIDE], CacheDtype("q8_0", "q4_0")).needed(7) == keys * 34 // 32 + values * 18 // 32
+    assert Caches([WIDE], CacheDtype("q8_0", "float16")).needed(7) == keys * 34 // 32 + values * 2
+    assert Caches([WIDE], CacheDtype.both("float16")).needed(7) == (keys + values) * 2
 
 
 def test_latents_have_the_dtype_of_the_keys() -> None:
@@ -33,9 +33,9 @@ def test_latents_have_the_dtype_of_the_keys() -> None:
 
 
 def test_only_llama_cpp_has_blocks() -> None:
-    found = reserved([WIDE], 256, CacheDtype.both("q8_0"), 3, model_type="llama").rows
+    found = Caches([WIDE], CacheDtype.both("q8_0"), 3, model_type="llama").reserved(256).rows
     assert [(each.engine, each.n_bytes) for each in found] == [("llama.cpp", 3 * 256 * 320 * 34 // 32)]
-    assert reserved([WIDE], 256, CacheDtype.both("q8_0"), 3, model_type="opt").rows == []
+    assert Caches([WIDE], CacheDtype.both("q8_0"), model_type="opt").reserved(256).rows == []
 
 
 FP8 = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}

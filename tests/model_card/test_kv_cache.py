@@ -6,12 +6,14 @@ import re
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoConfig, StaticCache
 
-from attnscope.model_card.anatomy import LayerAnatomy, LayerCache
+from attnscope.model_card.anatomy import Compressed, LayerAnatomy, LayerCache
 from attnscope.model_card.cache_dtype import CacheDtype
 from attnscope.model_card.from_config import anatomy_of
-from attnscope.model_card.kv_cache import needed, reserved
+from attnscope.model_card.kv_cache import Caches
 
 BFLOAT16 = CacheDtype.both("bfloat16")
 SIZES = {
@@ -28,9 +30,8 @@ SIZES = {
 
 
 def reserve(layers: tuple[LayerAnatomy, ...], engine: str, n_tokens: int, batch: int = 1) -> int:
-    return {each.engine: each.n_bytes for each in reserved(layers, n_tokens, BFLOAT16, batch).rows}[
-        engine
-    ]
+    rows = Caches(layers, BFLOAT16, batch).reserved(n_tokens).rows
+    return {each.engine: each.n_bytes for each in rows}[engine]
 
 
 @pytest.mark.parametrize("n_tokens", [5, 8, 13])
@@ -47,22 +48,69 @@ SLIDING = LayerAnatomy("sliding", cache=LayerCache(per_token=10, window=100, dyn
 
 def test_engines_whose_rule_is_unknown_for_a_layer_are_left_out() -> None:
     state = LayerAnatomy("linear", cache=LayerCache(constant=7, constant_float32=5))
-    assert [each.engine for each in reserved((FULL, state), 3, BFLOAT16, 1).rows] == [
+    caches = Caches((FULL, state), BFLOAT16)
+    assert [each.engine for each in caches.reserved(3).rows] == [
         "transformers, dynamic",
         "transformers, static",
     ]
-    assert needed((FULL, state), 3, BFLOAT16) == 2 * (3 * 10 + 7) + 4 * 5
+    assert caches.needed(3) == 2 * (3 * 10 + 7) + 4 * 5
 
 
 def test_what_is_kept_of_an_encoder_depends_on_its_own_length() -> None:
     cross = LayerAnatomy("cross", cache=LayerCache(per_source_token=6))
-    assert needed((FULL, cross), 3, CacheDtype.both("float32"), n_source=5) == 4 * (3 * 10 + 5 * 6)
+    caches = Caches((FULL, cross), CacheDtype.both("float32"), n_source=5)
+    assert caches.needed(3) == 4 * (3 * 10 + 5 * 6)
 
 
 def test_each_rule_begins_with_the_version_that_has_it() -> None:
     layers = anatomy_of(SIZES).layers
-    mixed = reserved(layers, 100, BFLOAT16, 1, model_type="gemma3_text").rows
-    plain = reserved((FULL,), 100, BFLOAT16, 1, model_type="llama").rows
+    mixed = Caches(layers, BFLOAT16, model_type="gemma3_text").reserved(100).rows
+    plain = Caches((FULL,), BFLOAT16, model_type="llama").reserved(100).rows
     engines = {each.engine for each in (*mixed, *plain)}
     assert engines >= {"transformers, dynamic", "llama.cpp, full", "vLLM, not hybrid", "SGLang"}
     assert all(re.match(r"\d+\.\d+", each.rule) for each in (*mixed, *plain))
+
+
+COUNTS = st.integers(0, 5000)
+CACHES = st.builds(
+    LayerCache,
+    per_token=COUNTS,
+    window=st.none() | st.integers(1, 9000),
+    constant=COUNTS,
+    constant_float32=COUNTS,
+    compressed=st.none() | st.builds(Compressed, st.integers(1, 200), COUNTS, COUNTS, COUNTS),
+)
+LAYERS = st.lists(CACHES.map(lambda cache: LayerAnatomy("full", cache=cache)), min_size=1, max_size=6)
+
+
+@given(
+    LAYERS,
+    st.integers(1, 2**20),
+    st.integers(1, 64),
+    st.sampled_from(["fp8", "float16", "float32", "q8_0"]),
+)
+def test_what_a_context_needs_holds_that_context_and_a_byte_less_does_not(layers, n, batch, dtype):
+    caches = Caches(layers, CacheDtype.both(dtype), batch)
+    one = caches.needed
+    memory = one(n) * batch
+    longest = caches.longest_context(memory)
+    assert longest is None or longest >= n
+    if longest is not None:
+        assert one(longest) * batch <= memory < one(longest + 1) * batch
+    if memory:
+        fewer = caches.longest_context(memory - 1)
+        assert fewer is not None
+        assert fewer < n
+
+
+@given(
+    LAYERS,
+    st.integers(1, 2**20),
+    st.integers(0, 2**40),
+    st.sampled_from(["fp8", "float16", "float32", "q8_0"]),
+)
+def test_one_more_sequence_than_the_most_does_not_fit(layers, n, memory, dtype):
+    caches = Caches(layers, CacheDtype.both(dtype))
+    most = caches.largest_batch(memory, n)
+    if one := caches.needed(n):
+        assert one * most <= memory < one * (most + 1)

@@ -7,7 +7,7 @@ import pytest
 from attnscope.model_card.anatomy import LayerAnatomy, LayerCache
 from attnscope.model_card.cache_dtype import CacheDtype
 from attnscope.model_card.from_config import anatomy_of
-from attnscope.model_card.kv_cache import reserved
+from attnscope.model_card.kv_cache import Caches
 
 FULL = LayerAnatomy("full", cache=LayerCache(per_token=10))
 SLIDING = LayerAnatomy("sliding", cache=LayerCache(per_token=10, window=100, dynamic_window=99))
@@ -15,7 +15,7 @@ SLIDING = LayerAnatomy("sliding", cache=LayerCache(per_token=10, window=100, dyn
 
 def reserves(layers, n_tokens: int, dtype: str = "float16", batch: int = 1) -> dict[str, int]:
     """Return what llama.cpp reserves for layers of a GGUF file, by the name of its rows."""
-    found = reserved(layers, n_tokens, CacheDtype.both(dtype), batch, is_gguf=True).rows
+    found = Caches(layers, CacheDtype.both(dtype), batch, is_gguf=True).reserved(n_tokens).rows
     return {each.engine: each.n_bytes for each in found if "llama" in each.engine}
 
 
@@ -70,9 +70,8 @@ N_TOKENS = 5120  # a multiple of 256
 
 def of_config(model_type: str, **fields) -> dict[str, int]:
     anatomy = anatomy_of(CONFIG | {"model_type": model_type} | fields)
-    found = reserved(
-        anatomy.layers, N_TOKENS, CacheDtype.both("float16"), 1, model_type=anatomy.model_type
-    ).rows
+    caches = Caches(anatomy.layers, CacheDtype.both("float16"), model_type=anatomy.model_type)
+    found = caches.reserved(N_TOKENS).rows
     return {each.engine: each.n_bytes for each in found if "llama" in each.engine}
 
 

@@ -8,14 +8,13 @@ from model_card.vllm_figures import CONFIGS
 from attnscope.model_card.anatomy import LayerAnatomy, LayerCache
 from attnscope.model_card.cache_dtype import CacheDtype
 from attnscope.model_card.from_config import anatomy_of
-from attnscope.model_card.kv_cache import Reserves, reserved
+from attnscope.model_card.kv_cache import Caches, Reserves
 
 
 def found(name: str, n_tokens: int, dtype: str, batch: int = 1) -> Reserves:
     anatomy = anatomy_of(CONFIGS[name])
-    return reserved(
-        anatomy.layers, n_tokens, CacheDtype.both(dtype), batch, model_type=anatomy.model_type
-    )
+    caches = Caches(anatomy.layers, CacheDtype.both(dtype), batch, model_type=anatomy.model_type)
+    return caches.reserved(n_tokens)
 
 
 def row(*arguments: object) -> int:
@@ -57,5 +56,5 @@ def test_a_rule_that_is_not_known_is_no_row_and_a_reason(name: str, dtype: str, 
 
 def test_layers_of_several_sizes_have_no_row() -> None:
     layers = [LayerAnatomy("full", 6, n, 10, 10, cache=LayerCache(n * 20)) for n in (2, 3)]
-    result = reserved(layers, 17, CacheDtype.both("fp8"), 1)
+    result = Caches(layers, CacheDtype.both("fp8")).reserved(17)
     assert "several sizes" in result.missing["SGLang"]

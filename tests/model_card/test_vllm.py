@@ -9,7 +9,7 @@ from attnscope.checkpoints.config import text_part
 from attnscope.model_card.anatomy import LayerAnatomy, LayerCache
 from attnscope.model_card.cache_dtype import CacheDtype
 from attnscope.model_card.from_config import anatomy_of
-from attnscope.model_card.kv_cache import reserved
+from attnscope.model_card.kv_cache import Caches
 from attnscope.model_card.vllm import DTYPES
 
 FULL = LayerAnatomy("full", cache=LayerCache(per_token=10))
@@ -23,7 +23,7 @@ def figures(name: str, n_tokens: int, dtype: str, batch: int = 1) -> dict[str, i
     layers, n_source = (*anatomy.layers, *anatomy.cross), anatomy.n_source or 0
     config = text_part(CONFIGS[name])
     kind = CacheDtype.both(dtype)
-    found = reserved(layers, n_tokens, kind, batch, n_source, anatomy.model_type, config).rows
+    found = Caches(layers, kind, batch, n_source, anatomy.model_type, config).reserved(n_tokens).rows
     return {each.engine: each.n_bytes for each in found if "vLLM" in each.engine}
 
 
@@ -60,13 +60,13 @@ def test_two_windows_beside_full_layers_need_the_hybrid_manager() -> None:
     windows = [
         LayerAnatomy("sliding", cache=LayerCache(per_token=10, window=each)) for each in (100, 200)
     ]
-    found = reserved([FULL, *windows], 1000, BFLOAT16, 1).rows
+    found = Caches([FULL, *windows], BFLOAT16).reserved(1000).rows
     assert [each.engine for each in found if "vLLM" in each.engine] == ["vLLM"]
 
 
 def test_the_rule_says_how_many_layers_a_group_lacks() -> None:
     layers = anatomy_of(CONFIGS["gemma3, 62 layers"]).layers
-    rules = {each.engine: each.rule for each in reserved(layers, 17, BFLOAT16, 1).rows}
+    rules = {each.engine: each.rule for each in Caches(layers, BFLOAT16).reserved(17).rows}
     assert rules["vLLM"].endswith("groups of 10 layers, of which 8 are missing")
 
 
@@ -97,7 +97,7 @@ def test_the_rule_says_how_many_layers_a_group_lacks() -> None:
     ],
 )
 def test_a_model_whose_rule_is_not_known_has_no_row_and_a_reason(layer, dtype, model_type, why) -> None:
-    found = reserved([FULL, layer], 17, CacheDtype.both(dtype), 1, 5, model_type)
+    found = Caches([FULL, layer], CacheDtype.both(dtype), 1, 5, model_type).reserved(17)
     assert "vLLM" not in [each.engine for each in found.rows]
     assert why in found.missing["vLLM"]
 
@@ -116,7 +116,7 @@ def test_states_have_the_dtype_that_config_json_says() -> None:
     layers = anatomy_of(config).layers
 
     def rule(**fields: str | None) -> str:
-        found = reserved(layers, 17, BFLOAT16, 1, 0, "qwen3_5_text", config | fields)
+        found = Caches(layers, BFLOAT16, model_type="qwen3_5_text", config=config | fields).reserved(17)
         return {each.engine: each.rule for each in found.rows}["vLLM"]
 
     assert "blocks of 784;" in rule()
@@ -125,7 +125,7 @@ def test_states_have_the_dtype_that_config_json_says() -> None:
 
 def test_a_shorter_step_keeps_fewer_tokens_beside_a_window() -> None:
     layers = [LayerAnatomy("sliding", cache=LayerCache(per_token=10, window=100))]
-    found = reserved(layers, 10**6, CacheDtype.both("fp8"), 1, step=2048).rows
+    found = Caches(layers, CacheDtype.both("fp8"), step=2048).reserved(10**6).rows
     row = next(each for each in found if each.engine == "vLLM")
     assert row.n_bytes == 10 * 16 * (-(-(99 + 2 * 2048) // 16) + 1)
     assert "window − 1 + 4,096 tokens" in row.rule

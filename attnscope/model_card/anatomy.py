@@ -26,7 +26,7 @@ class Compressed:
     at_peak: bool = True
 
     def numbers(self, n_tokens: int) -> int:
-        """Return how many numbers are kept after `n_tokens` tokens."""
+        """Count the numbers that are kept after `n_tokens` tokens."""
         n_block, left = divmod(n_tokens, self.size)
         left = min(n_tokens, self.size - 1) if self.at_peak else left
         return self.per_block * n_block + self.per_leftover * left + (self.overlap if n_block else 0)
@@ -61,7 +61,7 @@ class LayerCache:
     compressed: Compressed | None = None
 
     def numbers(self, n_tokens: int, n_source: int = 0) -> int:
-        """Return how many numbers are kept after `n_tokens` tokens, whatever their dtype.
+        """Count the numbers that are kept after `n_tokens` tokens, whatever their dtype.
 
         Args:
             n_tokens: the tokens so far.
@@ -71,7 +71,7 @@ class LayerCache:
         return in_dtype + in_float32
 
     def nbytes(self, n_tokens: int, itemsize: int | Fraction, n_source: int = 0) -> int:
-        """Return how many bytes are kept after `n_tokens` tokens.
+        """Count the bytes that are kept after `n_tokens` tokens.
 
         Args:
             n_tokens, n_source: as for `numbers`.
@@ -81,7 +81,7 @@ class LayerCache:
         return ceil(in_dtype * itemsize) + in_float32 * 4
 
     def _numbers(self, n_tokens: int, n_source: int) -> tuple[int, int]:
-        """Return how many numbers are kept in the cache's dtype, and how many in float32."""
+        """Count the numbers that are kept in the cache's dtype, and those in float32."""
         kept = n_tokens if self.window is None else min(n_tokens, self.window)
         in_dtype = self.per_token * kept + self.constant + self.per_source_token * n_source
         if self.compressed is not None:

@@ -409,7 +409,7 @@ def _draft_weights(
 
 
 def _draft(model: _Model, caches: Caches, n_tokens: int, n_device: int) -> Draft | None:
-    """Return what draft layers take; None: there are none."""
+    """Compute what draft layers take; None: there are none."""
     count, field = number_of_drafts(model.config or {})
     if not count:
         return None
@@ -514,7 +514,7 @@ HALVED = 6
 
 
 def _curve(caches: Caches, n_tokens: int) -> list[CurvePoint]:
-    """Return what some lengths take, up to the context; nothing if nothing is kept."""
+    """Compute what some lengths take, up to the context; nothing if nothing is kept."""
     points = []
     for length in sorted({max(1, n_tokens >> times) for times in range(HALVED + 1)}):
         by_engine = {each.engine: each.n_bytes for each in _reserved(caches, length).rows}
@@ -679,7 +679,7 @@ def _kinds(
 def _fit(
     caches: Caches, cost: CostOptions, weights: int | None, n_tokens: int
 ) -> tuple[Fit | None, tuple[str, ...]]:
-    """Return what fits into a memory, None if that is not known or none was named; and why.
+    """Compute what fits into a memory, None if that is not known or none was named; and say why.
 
     Args:
         caches: the keys and values.

@@ -135,7 +135,7 @@ def _rope(kind: LayerKind) -> str:
 
 
 def _cache_sentence(card: Card) -> str:
-    """Return what the keys and values need, in a sentence."""
+    """Write the sentence about what keys and values need."""
     if not card.bytes_per_token and not card.cache_bytes:
         return "it keeps no keys and values for later tokens"
     source = f", {counted(card.n_source, 'token')} of the encoder" if card.n_source else ""
@@ -151,7 +151,7 @@ def _cache_sentence(card: Card) -> str:
 
 
 def _draft_sentence(card: Card) -> str | None:
-    """Return what draft layers take beside the rest, in a sentence; None: there are none."""
+    """Write the sentence about what draft layers take beside the rest; None: there are none."""
     draft = card.draft
     if draft is None:
         return None
@@ -219,7 +219,7 @@ def _weight_columns(weights: WeightsCount) -> list[Column]:
 
 
 def _dtypes_sentence(weights: WeightsCount) -> str:
-    """Return how the weights are stored."""
+    """Write the sentence about how the weights are stored."""
     stored = [each for each in weights.dtypes if each.n_parameter]
     if weights.source == "headers":
         return f"stored as {stored[0].name}" if len(stored) == 1 else f"stored: {_shares(weights)}"
@@ -233,7 +233,7 @@ def _dtypes_sentence(weights: WeightsCount) -> str:
 
 
 def _shares(weights: WeightsCount) -> str:
-    """Return how many of the parameters are stored in which way."""
+    """List the shares of the parameters that are stored in each way."""
     total = max(weights.n_parameter, 1)
     stored = [each for each in weights.dtypes if each.n_parameter]
     return ", ".join(f"{percent(each.n_parameter / total)} as {each.name}" for each in stored)
@@ -259,7 +259,7 @@ def _work_columns(card: Card, work: Work) -> list[Column]:
 
 
 def _work_sentences(work: Work) -> list[str]:
-    """Return what dominates, what is moved, and how large attention maps are."""
+    """Write the sentences about what dominates, what is moved, and how large attention maps are."""
     lines = []
     if work.dominates_from is not None:
         length = counted(work.dominates_from, "token")
@@ -318,7 +318,7 @@ def _verdicts(equal: Sequence[bool]) -> Column:
 
 
 def _fit_sentences(card: Card) -> list[str]:
-    """Return what fits into the memory."""
+    """Write the sentences about what fits into the memory."""
     fit = card.fit
     if fit is None:
         return []

@@ -40,7 +40,7 @@ ATTENTION_AND_EXPERTS = (["attention", "moe"], ["full_attention", "moe"], "*E")
 
 
 def number_of_drafts(config: Config) -> tuple[int, str]:
-    """Return how many draft layers a configuration has, and the field that says so."""
+    """Count the draft layers of a configuration, and name the field that says so."""
     text = text_part(config)
     for name in FIELDS:
         count = text.get(name)

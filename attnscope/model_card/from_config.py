@@ -96,7 +96,7 @@ def check_described(config: Config) -> None:
 
 
 def _is_pair(config: Config) -> bool:
-    """Return whether a configuration has both an encoder and a decoder."""
+    """Check whether a configuration has both an encoder and a decoder."""
     pairs = (("encoder", "decoder"), ("encoder_config", "decoder_config"))
     return any(all(isinstance(config.get(name), dict) for name in pair) for pair in pairs)
 
@@ -110,9 +110,15 @@ def _read(fields: Fields) -> ModelAnatomy:
     n_layer = _n_layer(fields)
     kinds = kinds_of(fields, n_layer)
     n_shared = fields.count("num_kv_shared_layers", 0) if fields.has("num_kv_shared_layers") else 0
-    layers = tuple(
-        _layer(_of_layer(fields, kind, index), kind, index) for index, kind in enumerate(kinds)
-    )
+    alike: dict[str, LayerAnatomy] = {}  # each kind of layer is read once
+    found = []
+    for index, kind in enumerate(kinds):
+        own = _own_fields(fields, kind, index)
+        key = repr((kind, own))
+        if key not in alike:
+            alike[key] = _layer(fields.with_own(own), kind)
+        found.append(alike[key])
+    layers = tuple(found)
     if n_shared:
         layers = (*layers[:-n_shared], *(_shared(layer) for layer in layers[-n_shared:]))
     if family_of(fields.model_type).encoder and not fields.get("is_decoder"):
@@ -125,7 +131,7 @@ def _read(fields: Fields) -> ModelAnatomy:
         n_layer,
         fields.count("hidden_size"),
         layers,
-        cross=tuple(_cross(fields) for _ in layers) if _has_encoder(fields) else (),
+        cross=(_cross(fields),) * len(layers) if _has_encoder(fields) else (),
         longest=longest if isinstance(longest, int) and not isinstance(longest, bool) else None,
         n_source=n_source if is_whisper else None,
         dtype=dtype_of(fields.config),
@@ -141,7 +147,7 @@ def _unknown(model_type: str, why: str, by_hand: bool = False) -> ModelError:
 
 
 def _has_encoder(fields: Fields) -> bool:
-    """Return whether a decoder has cross-attention; MusicGen Melody reads its source as tokens."""
+    """Check whether a decoder has cross-attention; MusicGen Melody reads its source as tokens."""
     return bool(fields.get("is_encoder_decoder")) and fields.model_type != "musicgen_melody_decoder"
 
 
@@ -166,27 +172,47 @@ OF_SLIDING = {
 """What fields of sliding layers are called, where these have other heads."""
 
 
-def _of_layer(fields: Fields, kind: str, index: int) -> Fields:
-    """Return the fields of one layer, where layers differ in their sizes."""
-    own = fields.config.get("per_layer_config")
-    if isinstance(own, dict):
-        named = {int(key): value for key, value in own.items() if str(key).isdecimal()}
-        return fields.with_own(named.get(index, {}))
+def _own_fields(fields: Fields, kind: str, index: int) -> Config:
+    """Collect what one layer has for its own: its entries of lists with all layers, and its sizes.
+
+    Of `cross_attention_layers`, that is whether it is listed; of `kv_source_layers`, the layer whose
+    keys and values it reads, None: its own.
+    """
+
+    def entry(name: str, default: Any) -> Any:
+        listed = fields.config[name]
+        return listed[index] if isinstance(listed, list) and len(listed) > index else default
+
+    own: Config = {}
+    if "no_rope_layers" in fields.config:  # 0 for a layer without positions
+        own["no_rope_layers"] = entry("no_rope_layers", 1)
+    if "indexer_types" in fields.config:
+        own["indexer_types"] = entry("indexer_types", None)
+    if "kv_source_layers" in fields.config:  # of Mistral Large 4
+        source = entry("kv_source_layers", index)
+        own["kv_source_layers"] = None if source == index else source
+    if "cross_attention_layers" in fields.config:  # of mllama
+        images = fields.config["cross_attention_layers"]
+        own["cross_attention_layers"] = isinstance(images, list) and index in images
+    sizes = fields.config.get("per_layer_config")
+    if isinstance(sizes, dict):
+        named = {int(key): value for key, value in sizes.items() if str(key).isdecimal()}
+        return own | named.get(index, {})
     if kind in SLIDING:
         if fields.model_type == "mimo_v2_flash" and not fields.has("swa_num_key_value_heads"):
-            return fields.with_own({"num_key_value_heads": 2 * fields.count("num_key_value_heads")})
+            return own | {"num_key_value_heads": 2 * fields.count("num_key_value_heads")}
         others = {name: other for name, other in OF_SLIDING.items() if fields.has(other)}
-        return fields.with_own({name: fields.get(other) for name, other in others.items()})
+        return own | {name: fields.get(other) for name, other in others.items()}
     if fields.model_type in GEMMA_4 and kind == "full_attention":
-        return fields.with_own(_of_global(fields))
-    return fields
+        return own | _of_global(fields)
+    return own
 
 
 GEMMA_4 = ("gemma4_text", "gemma4_unified_text")
 
 
 def _of_global(fields: Fields) -> Config:
-    """Return what differs in the layers of Gemma 4 that see all tokens."""
+    """Collect the fields that differ in the layers of Gemma 4 that see all tokens."""
     n_kv_head = fields.config.get("num_global_key_value_heads")
     counts = n_kv_head is not None and (
         not fields.has("attention_k_eq_v") or fields.get("attention_k_eq_v")
@@ -201,24 +227,21 @@ def _n_head(fields: Fields) -> int:
     )
 
 
-def _layer(fields: Fields, kind: str, index: int) -> LayerAnatomy:
-    """Return the attention of one layer."""
+def _layer(fields: Fields, kind: str) -> LayerAnatomy:
+    """Return the attention of a layer of a kind, by its own fields."""
     if kind in ("moe", "mlp", "dense"):
         return LayerAnatomy("none")
-    images = fields.config.get("cross_attention_layers")
-    if isinstance(images, list) and index in images:  # of mllama
+    if fields.config.get("cross_attention_layers"):
         return _cross(fields)
     if kind in COMPRESSED:
         return _compressed(fields, kind)
     if kind in ("linear_attention", "conv"):
         return _state(state_of(fields, kind))
     if kind in ("hybrid", "hybrid_sliding"):
-        attention = _attention(
-            fields, "full_attention" if kind == "hybrid" else "sliding_attention", index
-        )
+        attention = _attention(fields, "full_attention" if kind == "hybrid" else "sliding_attention")
         state = state_of(fields, kind)
         if attention.rope_theta is None:
-            theta, scaling = _rotation(fields, kind, index)
+            theta, scaling = _rotation(fields, kind)
             attention = replace(attention, rope_theta=theta, rope_scaling=scaling)
         return replace(
             attention,
@@ -226,7 +249,7 @@ def _layer(fields: Fields, kind: str, index: int) -> LayerAnatomy:
             cache=_with_state(attention.cache, state),
             recurrence=state.recurrence,
         )
-    return _attention(fields, kind, index)
+    return _attention(fields, kind)
 
 
 COMPRESSED = ("compressed_sparse_attention", "heavily_compressed_attention")
@@ -247,7 +270,7 @@ def _compressed(fields: Fields, kind: str) -> LayerAnatomy:
     entry = d_head + (fields.count("index_head_dim") if is_sparse else 0)
     waiting = 2 * entry * (2 if is_sparse else 1)
     overlap = 2 * size * entry if is_sparse else 0
-    theta, scaling = _rotation(fields, "compress", 0)
+    theta, scaling = _rotation(fields, "compress")
     return LayerAnatomy(
         "compressed sparse" if is_sparse else "compressed",
         n_head=_n_head(fields),
@@ -279,20 +302,19 @@ def _with_state(cache: LayerCache, state: LayerState) -> LayerCache:
     )
 
 
-def _attention(fields: Fields, kind: str, index: int) -> LayerAnatomy:
-    theta, scaling = _rotation(fields, "main" if fields.model_type == "deepseek_v4" else kind, index)
+def _attention(fields: Fields, kind: str) -> LayerAnatomy:
+    theta, scaling = _rotation(fields, "main" if fields.model_type == "deepseek_v4" else kind)
     layer = LayerAnatomy(
         "full",
         n_head=_n_head(fields),
         rope_theta=theta,
         rope_scaling=scaling,
-        extras=tuple(each for each in _extras(fields) if each != NORM or _is_normed(fields, index)),
+        extras=tuple(each for each in _extras(fields) if each != NORM or _is_normed(fields)),
     )
     latent = fields.has("kv_lora_rank") and fields.get("kv_lora_rank")
-    layer = _latent(fields, layer, index) if latent else _grouped(fields, layer)
-    sources = fields.config.get("kv_source_layers")  # of Mistral Large 4
-    if isinstance(sources, list) and len(sources) > index and sources[index] != index:
-        shares = f"keys and values of layer {sources[index]}"
+    layer = _latent(fields, layer) if latent else _grouped(fields, layer)
+    if (source := fields.config.get("kv_source_layers")) is not None:
+        shares = f"keys and values of layer {source}"
         layer = replace(layer, cache=LayerCache(), extras=(*layer.extras, shares))
     if kind in ("full_attention", "global_attention"):
         if fields.model_type == "cpmant":  # its prompt precedes the tokens
@@ -300,7 +322,7 @@ def _attention(fields: Fields, kind: str, index: int) -> LayerAnatomy:
             return replace(layer, cache=replace(layer.cache, constant=prompt))
         return layer
     if kind in ("indexed_attention", "minimax_m3_sparse"):
-        return _indexed(fields, layer, index)
+        return _indexed(fields, layer)
     if kind == "local_attention":  # GPT-Neo's, whose cache does not know its window
         window = fields.count("window_size")
         return replace(layer, kind="sliding", window=window, cache=replace(layer.cache, window=window))
@@ -313,10 +335,9 @@ def _attention(fields: Fields, kind: str, index: int) -> LayerAnatomy:
     return replace(layer, kind=name, window=window, cache=cache)
 
 
-def _indexed(fields: Fields, layer: LayerAnatomy, index: int) -> LayerAnatomy:
+def _indexed(fields: Fields, layer: LayerAnatomy) -> LayerAnatomy:
     """Return attention to the keys that an indexer chooses, with keys of its own."""
-    kinds = fields.get("indexer_types") if fields.has("indexer_types") else None
-    if isinstance(kinds, list) and len(kinds) > index and kinds[index] == "shared":
+    if fields.has("indexer_types") and fields.get("indexer_types") == "shared":
         return replace(layer, kind="sparse")  # it takes the choice of an earlier layer
     name = "indexer_head_dim" if fields.has("indexer_head_dim") else "index_head_dim"
     numbers = fields.count(name)
@@ -326,16 +347,11 @@ def _indexed(fields: Fields, layer: LayerAnatomy, index: int) -> LayerAnatomy:
         cache = replace(layer.cache, per_token_float32=numbers)
     else:
         cache = replace(layer.cache, per_token=layer.cache.per_token + numbers)
-    return replace(
-        layer,
-        kind="sparse",
-        cache=cache,
-        indexer=_indexer(fields),
-    )
+    return replace(layer, kind="sparse", cache=cache, indexer=_indexer(fields))
 
 
 def _indexer(fields: Fields) -> Indexer | None:
-    """Return what chooses the keys of sparse attention; None if config.json leaves it out."""
+    """Read the sizes of the indexer that chooses keys; None if config.json leaves it out."""
     sizes = [fields.config.get(name) for name in ("index_n_heads", "index_head_dim", "index_topk")]
     if None in sizes:
         return None
@@ -391,14 +407,14 @@ def _d_head(fields: Fields) -> int:
     return width // n_head
 
 
-def _latent(fields: Fields, layer: LayerAnatomy, index: int) -> LayerAnatomy:
+def _latent(fields: Fields, layer: LayerAnatomy) -> LayerAnatomy:
     """Return latent attention: DeepSeek-V2 (arXiv:2405.04434), section 2.1.2."""
     rotated = fields.count("qk_rope_head_dim", 0)
     width, d_latent = fields.count("qk_nope_head_dim") + rotated, fields.count("kv_lora_rank")
     if fields.model_type == "mistral_large4_text":
         if "no_rope_layers" not in fields.config:
             raise DerivedFieldError("no_rope_layers")
-        rotated = rotated if _has_positions(fields, index) else 0
+        rotated = rotated if _has_positions(fields) else 0
     return replace(
         layer,
         kind="latent",
@@ -424,19 +440,14 @@ def _shared(layer: LayerAnatomy) -> LayerAnatomy:
     return replace(layer, kind="shared", cache=LayerCache())
 
 
-def _has_positions(fields: Fields, index: int) -> bool:
-    """Return whether a layer has positions, which some families leave out of every fourth layer."""
-    marks = fields.config.get("no_rope_layers")  # 0 for a layer without positions
-    return not (isinstance(marks, list) and len(marks) > index and not marks[index])
+def _has_positions(fields: Fields) -> bool:
+    """Check whether a layer has positions, which some families leave out of every fourth layer."""
+    return bool(fields.config.get("no_rope_layers", 1))
 
 
-def _rotation(fields: Fields, kind: str, index: int) -> tuple[float | None, str | None]:
+def _rotation(fields: Fields, kind: str) -> tuple[float | None, str | None]:
     """Return the base of a layer's rotary positions, and how they are scaled."""
-    if (
-        not _has_positions(fields, index)
-        or not fields.has("rope_parameters")
-        or fields.config.get("alibi")
-    ):
+    if not _has_positions(fields) or not fields.has("rope_parameters") or fields.config.get("alibi"):
         return None, None
     condition = family_of(fields.model_type).rotates_if
     if condition is not None and fields.get(condition[0]) != condition[1]:
@@ -477,9 +488,9 @@ SWITCHES = {
 """What fields switch on: the fields that may say so, of which a family has one."""
 
 
-def _is_normed(fields: Fields, index: int) -> bool:
-    """Return whether a layer of a family with norms has them: of Llama 4, those that rotate."""
-    return fields.model_type != "llama4_text" or _has_positions(fields, index)
+def _is_normed(fields: Fields) -> bool:
+    """Check whether a layer of a family with norms has them: of Llama 4, those that rotate."""
+    return fields.model_type != "llama4_text" or _has_positions(fields)
 
 
 def _extras(fields: Fields) -> Iterator[str]:

@@ -59,7 +59,7 @@ def anatomy_of_checkpoint(
 
 
 def _is_new_decoder(config: dict[str, Any]) -> bool:
-    """Return whether a configuration is of a decoder whose model type is unknown."""
+    """Check whether a configuration is of a decoder whose model type is unknown."""
     text = text_part(config)
     if (kind := text.get("model_type")) in families() or family_of(kind).undecided:
         return False
@@ -110,7 +110,7 @@ def anatomy_of_tensors(headers: Headers, config: dict[str, Any] | None = None) -
 
 
 def _layer(observed: ObservedModel, i: int) -> LayerAnatomy:
-    """Return what is known of a layer."""
+    """Build the anatomy of a layer, as far as its tensors say it."""
     layer = observed.layers.get(i)
     if layer is None or layer.recurrent:
         return LayerAnatomy("linear" if layer else "state space" if i in observed.states else "none")
@@ -168,7 +168,7 @@ def _uncertainties(observed: ObservedModel, layers: tuple[LayerAnatomy, ...]) ->
 def contradictions(
     anatomy: ModelAnatomy, headers: Headers, config: dict[str, Any]
 ) -> tuple[Finding, ...]:
-    """Return where a model's configuration contradicts its tensors.
+    """Find where a model's configuration contradicts its tensors.
 
     Args:
         anatomy: what the configuration says.
@@ -212,7 +212,7 @@ def _of_model(
 
 
 def _has_draft_layers(config: dict[str, Any]) -> bool:
-    """Return whether a configuration mentions layers that predict further tokens, or shared ones."""
+    """Check whether a configuration mentions layers that predict further tokens, or shared ones."""
     nested = [config, *(part for part in config.values() if isinstance(part, dict))]
     return any(
         isinstance(value, int) and value > 0

@@ -168,7 +168,7 @@ def _layer(data: _Metadata, i: int, names: set[str], windows: Windows, n_layer: 
 
 
 def _attends(names: set[str]) -> bool:
-    """Return whether a layer has keys; the fused matrix of a layer without W_O is linear attention's."""
+    """Check whether a layer has keys; the fused matrix of a layer without W_O is linear attention's."""
     fused = "attn_qkv" in names and "attn_output" in names
     return fused or not names.isdisjoint(("attn_k", "attn_kv_a_mqa", "attn_k_b"))
 
@@ -205,7 +205,7 @@ def _recurrence(data: _Metadata, names: set[str]) -> str:
 
 
 def _state(data: _Metadata, names: set[str]) -> int:
-    """Return how many numbers a layer's recurrence keeps: `n_embd_r` and `n_embd_s` of llama.cpp."""
+    """Count the numbers that a layer's recurrence keeps: `n_embd_r` and `n_embd_s` of llama.cpp."""
     if any(name.startswith("time_mix_") for name in names):
         width = data.size("embedding_length")
         return width * (data.size("token_shift_count", 2) + data.size("wkv.head_size"))
@@ -222,7 +222,7 @@ def _state(data: _Metadata, names: set[str]) -> int:
 
 
 def _extras(data: _Metadata, names: set[str]) -> tuple[str, ...]:
-    """Return what a layer's attention computes beside its formula."""
+    """List what a layer's attention computes beside its formula."""
     cap = data.number("attn_logit_softcapping")
     biases = {f"attn_{part}.bias" for part in ("q", "k", "v", "qkv", "output")}
     found = {

@@ -174,7 +174,7 @@ def windows_of_config(model_type: str, layers: Sequence[LayerAnatomy]) -> tuple[
 
 
 def find_windows(arch: str, value: Any, n_layer: int) -> Windows:
-    """Return which layers have a window.
+    """Choose the layers that have a window.
 
     Args:
         arch: the architecture.

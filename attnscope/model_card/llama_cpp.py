@@ -38,7 +38,7 @@ def llama_cpp_reserves(
     is_gguf: bool = False,
     step: int | None = None,
 ) -> list[Reserve]:
-    """Return what llama.cpp reserves for one sequence; with `--swa-full`, too, where that differs.
+    """Count what llama.cpp reserves for one sequence; with `--swa-full`, too, where that differs.
 
     Args:
         layers: the layers, in order.

@@ -84,7 +84,7 @@ class ObservedModel:
 
 
 def observe(headers: Headers, config: dict[str, Any] | None = None) -> ObservedModel:
-    """Return what the tensors of a checkpoint say about its attention.
+    """Read what the tensors of a checkpoint say about its attention.
 
     Args:
         headers: of all files.
@@ -169,7 +169,7 @@ def _width(tensors: dict[str, ModuleTensor], prefix: str) -> int | None:
 
 
 def _layer(module: AttentionModule, d_feat: int | None) -> ObservedLayer:
-    """Return what the tensors of an attention module say."""
+    """Read what the tensors of an attention module say."""
     names = module.tensors
     sizes = {part: _columns(module, part, d_feat) for part in (parts.Q, parts.K, parts.V, parts.O)}
     n_K = sizes[parts.K]
@@ -207,7 +207,7 @@ def _layer(module: AttentionModule, d_feat: int | None) -> ObservedLayer:
 
 
 def _columns(module: AttentionModule, part: str, d_feat: int | None) -> int | None:
-    """Return how many columns a matrix has whose other axis is the width of the model."""
+    """Count the columns of a matrix whose other axis is the width of the model."""
     if part not in module.sizes or not d_feat:
         return None
     columns, left = divmod(module.sizes[part].n_parameter, d_feat)

@@ -42,7 +42,7 @@ class StoredTensor(NamedTuple):
 def stored_parameters(
     tensors: Iterable[TensorHeader], config: dict[str, Any]
 ) -> dict[str, tuple[TensorHeader, StoredTensor]]:
-    """Return for each tensor by name how many parameters it stores.
+    """Count the parameters that each tensor stores, by its name.
 
     Args:
         tensors: of all files of the checkpoint.
@@ -81,7 +81,7 @@ _NARROW = re.compile("[IUF]8|[IU]32|F[46]")
 
 
 def _is_description(name: str, by_name: dict[str, TensorHeader]) -> bool:
-    """Return whether a tensor describes how another one is stored, in a narrow dtype."""
+    """Check whether a tensor describes how another one is stored, in a narrow dtype."""
     found = _DESCRIPTION.fullmatch(name)
     if found is None:
         return False
@@ -98,13 +98,13 @@ _BUFFERS = re.compile(
 
 
 def _is_buffer(tensor: TensorHeader) -> bool:
-    """Return whether a tensor is computed: a table of positions, or GPT-2's causal mask `attn.bias`."""
+    """Check whether a tensor is computed: a table of positions, or GPT-2's causal mask `attn.bias`."""
     mask = re.search(r"att(n|ention)\.bias$", tensor.name) is not None and len(tensor.shape) == 4
     return mask or _BUFFERS.fullmatch(tensor.name) is not None
 
 
 def _bits(tensor: TensorHeader, by_name: dict[str, TensorHeader], config: dict[str, Any]) -> int | None:
-    """Return how many bits of a tensor of integers store one parameter; None: not known."""
+    """Find the bits of a tensor of integers that store one parameter; None: not known."""
     stem, _, kind = tensor.name.rpartition(".")
     if kind == "qweight":
         zeros, scales = by_name.get(f"{stem}.qzeros"), by_name.get(f"{stem}.scales")

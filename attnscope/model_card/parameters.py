@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from attnscope.checkpoints.config import text_part
 from attnscope.dtypes import DTYPES
@@ -23,6 +23,8 @@ from attnscope.model_card.quantisation import Quantisation
 from attnscope.model_card.result import PartCount, WeightsCount
 from attnscope.model_card.weights import NAMES_OF_EXPERTS, active_parameters
 from attnscope.text import printable, shortened
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -271,7 +273,9 @@ class _Counter:
         attention: dict[str, Size] = defaultdict(lambda: NOTHING)
         rest: dict[str, Size] = defaultdict(lambda: NOTHING)
         dtypes: dict[str, Size] = defaultdict(lambda: NOTHING)
-        for sizes, tensors in ((attention, self._all_attention()), (rest, self._all_rest())):
+        by_name = quantisation is not None
+        tensors_of = ((attention, self._all_attention(by_name)), (rest, self._all_rest(by_name)))
+        for sizes, tensors in tensors_of:
             for part, dtype, size in self._stored(tensors, quantisation):
                 sizes[part] = sizes[part].plus(size)
                 dtypes[dtype] = dtypes[dtype].plus(size)
@@ -321,15 +325,15 @@ class _Counter:
             size = Size(prod(shape) * copies, None if unknown else n_bytes * copies)
             yield part, kind or dtype, size
 
-    def _all_attention(self) -> Iterator[TensorGroup]:
-        for i, layer in enumerate(self.anatomy.layers):
-            for each in self._attention(layer):
-                yield each._replace(name=f"model.layers.{i}.self_attn.{each.name}")
+    def _all_attention(self, by_name: bool) -> Iterator[TensorGroup]:
+        for layer, numbers in _numbers_by_kind(self.anatomy.layers).items():
+            own = [each._replace(name=f"self_attn.{each.name}") for each in self._attention(layer)]
+            yield from _in_layers(numbers, own, by_name)
 
-    def _all_rest(self) -> Iterator[TensorGroup]:
-        for i in range(len(self.anatomy.layers)):
-            for each in self._rest_of_layer(i):
-                yield each._replace(name=f"model.layers.{i}.{each.name}")
+    def _all_rest(self, by_name: bool) -> Iterator[TensorGroup]:
+        kinds = (self._is_dense(i) for i in range(len(self.anatomy.layers)))
+        for numbers in _numbers_by_kind(kinds).values():
+            yield from _in_layers(numbers, self._rest_of_layer(numbers[0]), by_name)
         yield from self._rest_of_model()
 
     def _size(self, name: str, default: int | None = None) -> int:
@@ -391,7 +395,7 @@ class _Counter:
         """Yield the tensors that a layer has besides attention."""
         spec, d_feat, experts = self.spec, self.anatomy.d_feat, self.spec.experts
         yield TensorGroup(parts.OTHER, "input_layernorm", (spec.norms * spec.norm_size * d_feat,))
-        if experts is None or self._is_dense(i, experts):
+        if experts is None or self._is_dense(i):
             width = self._size(spec.width, 4 * d_feat if spec.four else None)
             yield from self._feed_forward("mlp", width)
             return
@@ -413,8 +417,10 @@ class _Counter:
                 parts.OTHER, "mlp.shared_expert_gate", (1 if experts.shared_gate else 0, d_feat)
             )
 
-    def _is_dense(self, i: int, experts: Experts) -> bool:
-        """Return whether a layer of a mixture has no experts."""
+    def _is_dense(self, i: int) -> bool:
+        """Check whether a layer has no experts."""
+        if (experts := self.spec.experts) is None:
+            return True
         if experts.dense and i < self._size(experts.dense, 0):
             return True
         listed, step = self.config.get("mlp_only_layers"), self._size("decoder_sparse_step", 1)
@@ -438,6 +444,25 @@ class _Counter:
         if not self.config.get("tie_word_embeddings", spec.tied):
             yield TensorGroup(parts.OUTPUT, "lm_head", (n_token, d_feat))
             yield TensorGroup(parts.OUTPUT, "lm_head", (n_token if spec.output_bias else 0,))
+
+
+def _numbers_by_kind(kinds: Iterable[Kind]) -> dict[Kind, list[int]]:
+    """Collect the numbers of the layers of each kind."""
+    found: dict[Kind, list[int]] = {}
+    for i, kind in enumerate(kinds):
+        found.setdefault(kind, []).append(i)
+    return found
+
+
+def _in_layers(
+    numbers: list[int], tensors: Iterable[TensorGroup], by_name: bool
+) -> Iterator[TensorGroup]:
+    """Yield the tensors of equal layers: together, or one by one, by the names that they have there."""
+    for each in tensors:
+        if by_name:
+            yield from (each._replace(name=f"model.layers.{i}.{each.name}") for i in numbers)
+        else:
+            yield each._replace(copies=each.copies * len(numbers))
 
 
 def _counts(sizes: dict[str, Size], order: Iterable[str]) -> tuple[PartCount, ...]:

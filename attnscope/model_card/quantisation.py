@@ -85,7 +85,7 @@ class Quantisation:
     dtype: str | None = None
 
     def scheme_of(self, name: str, shape: tuple[int, ...], part: str) -> Scheme | None:
-        """Return how a tensor is stored; None: in the dtype of the model.
+        """Choose the scheme that stores a tensor; None: it is stored in the dtype of the model.
 
         Args:
             name: of the module that has it.
@@ -109,7 +109,7 @@ class Quantisation:
     def n_bytes(
         self, name: str, shape: tuple[int, ...], part: str, itemsize: int
     ) -> tuple[str | None, int]:
-        """Return how a tensor is stored, None: in the dtype of the model; and its bytes.
+        """Name the scheme that stores a tensor, None: the dtype of the model; and count its bytes.
 
         Args:
             name, shape, part: as for `scheme_of`.
@@ -126,7 +126,7 @@ _UNQUANTISED = re.compile(r"(^|\.)(gate|router|shared_expert_gate|weights_proj|c
 
 
 def quantisation_of(config: dict[str, Any], beside: dict[str, Any] | None = None) -> Quantisation | None:
-    """Return how weights are quantised; None: they are not.
+    """Read how weights are quantised; None: they are not.
 
     Args:
         config: the content of config.json.
@@ -149,7 +149,7 @@ def quantisation_of(config: dict[str, Any], beside: dict[str, Any] | None = None
 def settings_of(
     config: dict[str, Any], beside: dict[str, Any] | None = None
 ) -> tuple[str, dict[str, Any] | None]:
-    """Return where a model says how it is quantised, and what it says; None: it does not."""
+    """Find the field or file that says how a model is quantised, and its content; None: it has none."""
     for part in (config, text_part(config)):
         found = part.get("quantization_config")
         if isinstance(found, dict):
@@ -235,7 +235,7 @@ def _compressed(source: str, settings: dict[str, Any]) -> Quantisation:
 
 
 def _of_arguments(source: str, weights: dict[str, Any], form: str) -> Scheme:
-    """Return what `QuantizationArgs` of compressed-tensors say."""
+    """Read `QuantizationArgs` of compressed-tensors."""
     bits, kind, group = weights.get("num_bits"), weights.get("type", "int"), weights.get("group_size")
     other = "marlin" in form or "sparse" in form
     if other or type(bits) is not int or not 2 <= bits <= 8:
@@ -304,7 +304,7 @@ _SPARED = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip
 
 
 def _spared(settings: dict[str, Any]) -> Matches:
-    """Return which modules a configuration leaves as they are."""
+    """Match the modules that a configuration leaves as they are."""
     patterns: list[str] = []
     for name in _SPARED:
         found = settings.get(name)

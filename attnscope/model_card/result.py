@@ -429,7 +429,7 @@ class Card(Result):
         return sum(each.cache_bytes for each in self.kinds)
 
     def document(self) -> list[Block]:
-        """Return what is shown of the card, as blocks."""
+        """Build the blocks that are shown of the card."""
         from attnscope.model_card.document import document
 
         return document(self)

@@ -26,7 +26,7 @@ DTYPES = ("bfloat16", "float16", "float32", "fp8")
 def sglang_reserves(
     layers: Sequence[LayerAnatomy], n_tokens: int, dtype: str, itemsize: int, model_type: str = ""
 ) -> list[Reserve]:
-    """Return what one sequence takes.
+    """Count the bytes that one sequence takes.
 
     Args:
         layers: the layers, in order.

@@ -34,7 +34,7 @@ class LayerState:
 
 
 def state_of(fields: Fields, kind: str) -> LayerState:
-    """Return what a layer of linear attention, a state space or a convolution keeps."""
+    """Compute what a layer of linear attention, a state space or a convolution keeps."""
     for field, read in STATES.items():
         if fields.has(field):
             return read(fields)

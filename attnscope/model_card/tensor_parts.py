@@ -40,7 +40,7 @@ class ModelPart(NamedTuple):
 
 
 def place_of(name: str, n_layer: int | None = None) -> ModelPart:
-    """Return what a tensor is a part of.
+    """Find what a tensor is a part of, by its name.
 
     >>> place_of("model.layers.3.self_attn.q_proj.weight")
     ModelPart(in_attention=True, part='W_Q', module='model.layers.3.self_attn', layer=3)
@@ -105,7 +105,7 @@ _TOWERS = r"vision|visual|image|img|sam_model|qformer|audio|speech(?!t5)"
 
 @cache
 def _is_tower(word: str) -> bool:
-    """Return whether a module encodes images or sound."""
+    """Check whether a module encodes images or sound."""
     return re.search(_TOWERS, word) is not None
 
 
@@ -123,7 +123,7 @@ def _is_attention(word: str) -> bool:
 
 
 def _is_bare_attention(words: list[str]) -> bool:
-    """Return whether a tensor is one of attention's matrices, in a module with another name.
+    """Check whether a tensor is one of attention's matrices, in a module with another name.
 
     Nemotron-H's layers are all called `mixer`, RecurrentGemma's `temporal_block`, XLM's
     `attentions.0.q_lin`, LFM2's operators `self_attn`.
@@ -204,7 +204,7 @@ _EMBEDDINGS = r"embed|(^|\.)(wte|wpe|shared|tok_embeddings|token_embd|position_e
 
 
 def _of_gguf(words: list[str]) -> ModelPart:
-    """Return what a tensor of a GGUF file's layer is: `gguf.constants.TENSOR_NAMES` lists all names."""
+    """Find what a tensor of a GGUF file's layer is: `gguf.constants.TENSOR_NAMES` lists all names."""
     module = ".".join(words[:-2])
     last = words[-1]
     word = words[-2] if len(words) > 3 else words[-1]

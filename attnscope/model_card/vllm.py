@@ -107,7 +107,7 @@ class Pages:
         return self.padded or self.block * self.per_token
 
     def count(self, n_tokens: int, in_flight: int) -> int:
-        """Return how many blocks a sequence of so many tokens takes, of which some are on the way."""
+        """Count the blocks that a sequence of so many tokens takes, of which some are on the way."""
         if self.fixed is not None:
             return self.fixed
         if self.window is None:
@@ -127,7 +127,7 @@ def vllm_reserves(
     *,
     step: int | None = None,
 ) -> list[Reserve]:
-    """Return what vLLM reserves for one sequence; without its hybrid manager, too, where that differs.
+    """Count what vLLM reserves for one sequence; without its hybrid manager, too, where that differs.
 
     Args:
         layers: the layers, in order.
@@ -242,7 +242,7 @@ def _with_states(
 
 
 def _fit_one_group(pages: list[Pages]) -> bool:
-    """Return whether layers are full, and of one window a kind: `_promote_local_kv_cache_specs`."""
+    """Check whether layers are full, and of one window a kind: `_promote_local_kv_cache_specs`."""
     kinds = {each.kind for each in pages}
     if "state" in kinds or "cross" in kinds:
         return False

@@ -69,7 +69,7 @@ def _counts(sizes: dict[str, Size], order: Iterable[str]) -> tuple[PartCount, ..
 
 
 def _is_decoder(tensors: tuple[TensorHeader, ...]) -> bool:
-    """Return whether all layers belong to one stack, so that the configuration counts them all."""
+    """Check whether all layers belong to one stack, so that the configuration counts them all."""
     return not any(".encoder." in each.name or each.name.startswith("encoder.") for each in tensors)
 
 

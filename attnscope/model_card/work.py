@@ -7,6 +7,8 @@ other elementwise step. Attention is causal and counts the keys that queries see
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,11 +65,16 @@ def work_of(
     layers = (*anatomy.layers, *anatomy.cross)
     is_encoder = keeps_nothing(anatomy)
     notices = _unknown_layers(layers)
+    alike = Counter(layers)
+
+    def of_token(context: int) -> int:
+        return sum(token_flops(each, context, n_source) * count for each, count in alike.items())
+
     if notices:
         prefill = token = None
     else:
         prefill = sum(prefill_flops(each, n_tokens, n_source, is_encoder) for each in layers)
-        token = sum(token_flops(each, n_tokens, n_source) for each in layers)
+        token = of_token(n_tokens)
     rest = None if anatomy.cross or weights is None else _rest(weights, is_encoder)
     if anatomy.cross and weights is not None:
         notices.append("FLOPs of the weights are not known: some read only the encoder's tokens")
@@ -81,9 +88,7 @@ def work_of(
     return Work(
         prefill=Flops(_times(prefill, batch), _times(rest, batch * n_tokens)),
         token=step,
-        dominates_from=None
-        if notices or rest is None or is_encoder
-        else _first_above(lambda n: sum(token_flops(each, n, n_source) for each in layers), rest),
+        dominates_from=None if notices or rest is None or is_encoder else _first_above(of_token, rest),
         bytes_moved=moved,
         limit=limit,
         seconds=seconds,
@@ -95,13 +100,13 @@ def work_of(
 
 
 def keeps_nothing(anatomy: ModelAnatomy) -> bool:
-    """Return whether a model is an encoder: it attends, but keeps nothing for later tokens."""
+    """Check whether a model is an encoder: it attends, but keeps nothing for later tokens."""
     layers = (*anatomy.layers, *anatomy.cross)
     return all(each.cache.numbers(1, 1) == 0 for each in layers) and any(each.n_head for each in layers)
 
 
 def seen_pairs(kind: str, window: int | None, n_tokens: int) -> int:
-    """Return how many keys all queries of a causal sequence see together.
+    """Count the keys that all queries of a causal sequence see together.
 
     >>> seen_pairs("full", None, 4), seen_pairs("sliding", 2, 4), seen_pairs("chunked", 3, 4)
     (10, 7, 7)
@@ -184,7 +189,7 @@ def _absorbed(layer: LayerAnatomy) -> int:
 
 
 def _map_rows(layers: tuple[LayerAnatomy, ...], n_tokens: int, n_source: int) -> list[int] | None:
-    """Return how many numbers a query's attention has in each layer, all heads; None: not known."""
+    """Count the numbers of a query's attention in each layer, all heads; None: not known."""
     attending = [each for each in layers if _attends(each)]
     if any(each.n_head is None or each.cache.compressed for each in attending):
         return None
@@ -246,7 +251,7 @@ def _moved(weights: WeightsCount, batch: int) -> int | None:
 def _limit(
     step: Flops | None, moved: int | None, device: Device | None
 ) -> tuple[str | None, float | None]:
-    """Return what bounds one more token, and the least time that it takes: Williams et al., 2009."""
+    """Find what bounds one more token, and the least time that it takes: Williams et al., 2009."""
     if step is None or step.total is None or moved is None or device is None:
         return None, None
     compute, memory = step.total / device.flops, moved / device.bandwidth
@@ -254,14 +259,9 @@ def _limit(
 
 
 def _first_above(growing: Callable[[int], int], bound: int) -> int | None:
-    """Return the first length at which what grows with it is above a bound; None if it never is."""
-    if growing(MAX_CONTEXT) <= bound:
-        return None
-    below, above = 0, MAX_CONTEXT
-    while above - below > 1:
-        middle = (below + above) // 2
-        below, above = (below, middle) if growing(middle) > bound else (middle, above)
-    return above
+    """Find the first length at which what grows with it is above a bound; None if it never is."""
+    length = 1 + bisect_right(range(1, MAX_CONTEXT + 1), bound, key=growing)
+    return None if length > MAX_CONTEXT else length
 
 
 def _times(count: int | None, factor: int) -> int | None:

@@ -36,7 +36,6 @@ from attnscope.model_card.result import (
     WeightsCount,
 )
 from attnscope.model_card.tensor_parts import DRAFT
-from attnscope.model_card.weights import count_weights
 from attnscope.model_card.work import work_of
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.text import shortened
@@ -593,6 +592,8 @@ def _weights(
         progress: called with the progress of the work.
     """
     if headers is not None:
+        from attnscope.model_card.weights import count_weights
+
         return count_weights(headers, config), "a file stores them in a format that is not known"
     if config is None:
         return None, "there is no config.json"

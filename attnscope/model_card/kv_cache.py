@@ -6,8 +6,10 @@ Each engine has a rule of its own, with its source. An engine is left out where 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from attnscope.model_card.anatomy import LayerAnatomy, LayerCache
@@ -57,10 +59,15 @@ class Caches:
     is_gguf: bool = False
     step: int | None = None
 
+    @cached_property
+    def _alike(self) -> Counter[LayerAnatomy]:
+        return Counter(self.layers)
+
     def needed(self, n_tokens: int) -> int:
         """Count the bytes that the next query of one sequence of `n_tokens` tokens needs."""
         return sum(
-            each.cache.nbytes(n_tokens, self.dtype.itemsize(each), self.n_source) for each in self.layers
+            each.cache.nbytes(n_tokens, self.dtype.itemsize(each), self.n_source) * count
+            for each, count in self._alike.items()
         )
 
     def longest_context(self, memory: int) -> int | None:
@@ -85,14 +92,12 @@ class Caches:
         }
         if plain is not None:
             size = BYTES[plain]
-            rows += [
-                Reserve(
-                    engine,
-                    sum(kept(each.cache).nbytes(n_tokens, size, self.n_source) for each in layers),
-                    rule,
+            for engine, rule, kept in _of_transformers(layers):
+                sizes = (
+                    kept(each.cache).nbytes(n_tokens, size, self.n_source) * count
+                    for each, count in self._alike.items()
                 )
-                for engine, rule, kept in _of_transformers(layers)
-            ]
+                rows.append(Reserve(engine, sum(sizes), rule))
             rules |= {
                 "vLLM": lambda: vllm_reserves(
                     layers, n_tokens, plain, size, model_type, self.config, step=step

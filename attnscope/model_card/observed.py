@@ -13,7 +13,7 @@ from typing import Any
 
 from attnscope.checkpoints.headers import Headers
 from attnscope.model_card import tensor_parts as parts
-from attnscope.model_card.attention_modules import (
+from attnscope.model_card.checkpoint_tensors import (
     AttentionModule,
     ModuleTensor,
     find_modules,

@@ -18,10 +18,9 @@ from attnscope.errors import ModelError
 from attnscope.families.fields import Fields
 from attnscope.model_card import tensor_parts as parts
 from attnscope.model_card.anatomy import LayerAnatomy, ModelAnatomy
-from attnscope.model_card.attention_modules import NOTHING, Size
 from attnscope.model_card.quantisation import Quantisation
 from attnscope.model_card.result import PartCount, WeightsCount
-from attnscope.model_card.weights import NAMES_OF_EXPERTS, active_parameters
+from attnscope.model_card.tensor_parts import NAMES_OF_EXPERTS, NOTHING, Size, active_parameters
 from attnscope.text import printable, shortened
 
 Kind = TypeVar("Kind")

@@ -7,8 +7,9 @@ decides what is counted where; `checkpoints.tensor_names` decides which numbers 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Q, K, V, O = "W_Q", "W_K", "W_V", "W_O"  # noqa: E741
 FUSED, SHARED = "W_QKV", "W_KV"
@@ -21,6 +22,46 @@ EMBEDDING, OUTPUT, EXPERTS, RECURRENCE = "embedding", "output", "experts", "recu
 TOWERS, DRAFT = "towers", "draft layers"
 REST = (EMBEDDING, OUTPUT, EXPERTS, RECURRENCE, TOWERS, DRAFT, OTHER)
 """The parts of the rest: `towers` encode images or sound, `draft layers` predict several tokens."""
+
+NAMES_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+NAMES_OF_CHOSEN = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "num_experts_per_token")
+
+
+class Size(NamedTuple):
+    """Parameters, and the bytes that store them; None: not known."""
+
+    n_parameter: int
+    n_bytes: int | None
+
+    def plus(self, other: Size) -> Size:
+        """Return the size of both together."""
+        unknown = self.n_bytes is None or other.n_bytes is None
+        n_bytes = None if unknown else (self.n_bytes or 0) + (other.n_bytes or 0)
+        return Size(self.n_parameter + other.n_parameter, n_bytes)
+
+
+NOTHING = Size(0, 0)
+
+
+def active_parameters(n_attention: int, rest: Mapping[str, int], config: dict[str, Any]) -> int | None:
+    """Return the number of parameters that one token of text is computed with; None: not known.
+
+    Args:
+        n_attention: the parameters of attention.
+        rest: the parameters of the other  Without an output, the embedding is the output, too.
+        config: the part of config.json for text, which says how many experts there are.
+    """
+    idle = {TOWERS, DRAFT, EXPERTS}
+    if rest.get(OUTPUT):
+        idle.add(EMBEDDING)
+    active = n_attention + sum(size for part, size in rest.items() if part not in idle)
+    if not rest.get(EXPERTS):
+        return active
+    n_expert = next((config[name] for name in NAMES_OF_EXPERTS if type(config.get(name)) is int), 0)
+    chosen = next((config[name] for name in NAMES_OF_CHOSEN if type(config.get(name)) is int), 0)
+    if not 0 < chosen <= n_expert:
+        return None
+    return active + rest[EXPERTS] * chosen // n_expert
 
 
 class ModelPart(NamedTuple):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from attnscope.checkpoints.config import text_part
 from attnscope.checkpoints.headers import Headers, TensorHeader
 from attnscope.model_card import tensor_parts as parts
-from attnscope.model_card.attention_modules import NOTHING, Size, find_modules, place_tensors
-from attnscope.model_card.packed import unknown_packing
+from attnscope.model_card.checkpoint_tensors import find_modules, place_tensors, unknown_packing
 from attnscope.model_card.result import PartCount, WeightsCount
-
-NAMES_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-NAMES_OF_CHOSEN = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "num_experts_per_token")
+from attnscope.model_card.tensor_parts import NOTHING, Size, active_parameters
 
 
 def count_weights(
@@ -71,24 +68,3 @@ def _counts(sizes: dict[str, Size], order: Iterable[str]) -> tuple[PartCount, ..
 def _is_decoder(tensors: tuple[TensorHeader, ...]) -> bool:
     """Check whether all layers belong to one stack, so that the configuration counts them all."""
     return not any(".encoder." in each.name or each.name.startswith("encoder.") for each in tensors)
-
-
-def active_parameters(n_attention: int, rest: Mapping[str, int], config: dict[str, Any]) -> int | None:
-    """Return the number of parameters that one token of text is computed with; None: not known.
-
-    Args:
-        n_attention: the parameters of attention.
-        rest: the parameters of the other parts. Without an output, the embedding is the output, too.
-        config: the part of config.json for text, which says how many experts there are.
-    """
-    idle = {parts.TOWERS, parts.DRAFT, parts.EXPERTS}
-    if rest.get(parts.OUTPUT):
-        idle.add(parts.EMBEDDING)
-    active = n_attention + sum(size for part, size in rest.items() if part not in idle)
-    if not rest.get(parts.EXPERTS):
-        return active
-    n_expert = next((config[name] for name in NAMES_OF_EXPERTS if type(config.get(name)) is int), 0)
-    chosen = next((config[name] for name in NAMES_OF_CHOSEN if type(config.get(name)) is int), 0)
-    if not 0 < chosen <= n_expert:
-        return None
-    return active + rest[parts.EXPERTS] * chosen // n_expert

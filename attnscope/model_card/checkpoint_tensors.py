@@ -1,6 +1,7 @@
-"""How many parameters the tensors of quantised checkpoints stand for.
+"""The tensors of a checkpoint by its headers: how many parameters each stores, and attention's modules.
 
-Formats store several parameters in one integer, and scales, zero points and tables beside them.
+Quantised checkpoints store several parameters in one integer, and scales, zero points and tables
+beside them.
 
 - AWQ, GPTQ: `qweight` of 32-bit integers; `scales` have a column for each output, `qzeros` as many
   numbers, packed as the weights are. So `bits = 32 · columns(qzeros) / columns(scales)`. GPTQ's `g_idx`
@@ -17,11 +18,14 @@ Formats store several parameters in one integer, and scales, zero points and tab
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from attnscope.checkpoints.headers import TensorHeader
+from attnscope.checkpoints.headers import Headers, TensorHeader
+from attnscope.model_card import tensor_parts as parts
+from attnscope.model_card.tensor_parts import NOTHING, ModelPart, Size, place_of
 from attnscope.text import printable, shortened
 
 
@@ -39,17 +43,132 @@ class StoredTensor(NamedTuple):
     known: bool = True
 
 
-def stored_parameters(
-    tensors: Iterable[TensorHeader], config: dict[str, Any]
-) -> dict[str, tuple[TensorHeader, StoredTensor]]:
-    """Count the parameters that each tensor stores, by its name.
+class ModuleTensor(NamedTuple):
+    """A tensor, what it stores, and what it is a part of."""
+
+    header: TensorHeader
+    stored: StoredTensor
+    place: ModelPart
+
+
+@dataclass(frozen=True)
+class AttentionModule:
+    """An attention module of a checkpoint.
+
+    Attributes:
+        name: such as `model.layers.0.self_attn`.
+        layer: the number of its layer; None if it belongs to none.
+        sizes: the sizes of its parts, with a fused matrix split into W_Q, W_K and W_V if its shares
+            follow from W_O.
+        tensors: its tensors by name, without the module's.
+    """
+
+    name: str
+    layer: int | None
+    sizes: dict[str, Size]
+    tensors: dict[str, ModuleTensor]
+
+
+def place_tensors(
+    headers: Headers, config: dict[str, Any], n_layer: int | None = None
+) -> dict[str, ModuleTensor]:
+    """Return the tensors of a checkpoint by name, with what they store and what they are a part of.
 
     Args:
-        tensors: of all files of the checkpoint.
-        config: its config.json, whose `quantization_config` may say how many bits are used.
+        headers: of all files.
+        config: its config.json, which may say how integers are packed.
+        n_layer: the number of layers by the configuration; those after them are draft layers.
     """
-    by_name = {tensor.name: tensor for tensor in tensors}
-    return {name: (tensor, _stored(tensor, by_name, config)) for name, tensor in by_name.items()}
+    by_name = {tensor.name: tensor for tensor in headers.tensors}
+    return {
+        name: ModuleTensor(tensor, _stored(tensor, by_name, config), place_of(_owner_of(name), n_layer))
+        for name, tensor in by_name.items()
+    }
+
+
+def find_modules(tensors: dict[str, ModuleTensor]) -> list[AttentionModule]:
+    """Return the attention modules among the tensors of a checkpoint.
+
+    Args:
+        tensors: what `place_tensors` returned.
+    """
+    found: dict[str, list[tuple[str, str, Size]]] = defaultdict(list)
+    layers: dict[str, int | None] = {}
+    for name, tensor in tensors.items():
+        place = tensor.place
+        if place.in_attention:
+            size = Size(tensor.stored.n_parameter, tensor.header.n_bytes)
+            found[place.module].append((place.part, name, size))
+            layers[place.module] = place.layer
+    return [
+        AttentionModule(
+            module,
+            layers[module],
+            dict(_split(module, sizes)),
+            {name.removeprefix(f"{module}."): tensors[name] for _, name, _ in sizes},
+        )
+        for module, sizes in found.items()
+    ]
+
+
+_SUFFIXES = {
+    **dict.fromkeys(
+        ("qweight", "qzeros", "scales", "g_idx", "SCB", "weight_format", "biases"), "weight"
+    ),
+    **dict.fromkeys(("weight_packed", "weight_scale", "weight_scale_inv", "weight_shape"), "weight"),
+    **dict.fromkeys(("weight_scale_2", "weight_global_scale", "weight_zero_point"), "weight"),
+    **dict.fromkeys(("input_scale", "input_global_scale", "activation_scale"), "weight"),
+    **dict.fromkeys(("absmax", "quant_map", "nested_absmax", "nested_quant_map"), ""),
+}
+
+
+def _owner_of(name: str) -> str:
+    """Return the name of the matrix that a tensor stores or describes, as if it were not quantised."""
+    stem, _, last = name.rpartition(".")
+    if last.startswith("bitsandbytes__"):
+        return stem.removesuffix(".quant_state")
+    if last in _SUFFIXES:
+        return f"{stem}.{_SUFFIXES[last]}".rstrip(".")
+    return name
+
+
+def _split(module: str, found: list[tuple[str, str, Size]]) -> list[tuple[str, Size]]:
+    """Return the parts of one attention module, with a fused matrix split into W_Q, W_K and W_V.
+
+    W_O has as many rows as W_Q has columns: n_head · d_head, or in linear attention as W_V has. So the
+    shares of a fused matrix follow from the size of W_O, however both are stored.
+
+    Args:
+        module: its name.
+        found: part, name and size of each of its tensors.
+    """
+    sizes: dict[str, Size] = defaultdict(lambda: NOTHING)
+    names: dict[str, str] = {}
+    for part, name, size in found:
+        sizes[part] = sizes[part].plus(size)
+        names[part] = names.get(part, name)
+    if parts.FUSED not in sizes or parts.O not in sizes:
+        return [*sizes.items()]
+    fused, out = sizes[parts.FUSED], sizes[parts.O].n_parameter
+    word = names[parts.FUSED].removeprefix(module).lower()
+    n_out = 2 if "gqkv" in word or "qkvz" in word else 1
+    other, left = divmod(fused.n_parameter - n_out * out, 2)
+    if left or other <= 0:
+        return [*sizes.items()]
+    linear = "linear" in module
+    shares = {parts.Q: other if linear else out, parts.K: other, parts.V: out if linear else other}
+    if n_out == 2:
+        shares[parts.GATES] = out
+    del sizes[parts.FUSED]
+    rest = fused.n_bytes
+    for i, (part, share) in enumerate(shares.items()):
+        n_bytes = None
+        if fused.n_bytes is not None and rest is not None:
+            last = i == len(shares) - 1
+            n_bytes = rest if last else fused.n_bytes * share // fused.n_parameter
+            rest -= n_bytes
+        sizes[part] = sizes[part].plus(Size(share, n_bytes))
+    return [*sizes.items()]
 
 
 def _stored(

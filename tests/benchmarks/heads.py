@@ -47,7 +47,7 @@ from attnscope.heads.batches import Encoded, TextBatch
 from attnscope.heads.measurer import HeadMeasurer, run
 from attnscope.heads.statistics import Accumulator
 from attnscope.models.head_metrics import METRICS, AxisTokens, WeightRows
-from attnscope.models.memory_plan import plan_run
+from attnscope.models.memory_plan import needs_of, plan_run
 from attnscope.units import bytes_text
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -93,7 +93,7 @@ def layers(model: LlamaForCausalLM, batch: TextBatch) -> None:
 
 
 def measurer_of(model: LlamaForCausalLM, n: int) -> HeadMeasurer:
-    plan = plan_run("the model", model.config, 4, 1, n, MEMORY, "cpu")
+    plan = plan_run("the model", needs_of(model.config, 4, 1, n), MEMORY, "cpu")
     options = {"block_bytes": plan.block, "keep": plan.keep}
     return HeadMeasurer(Checkpoint("the model", None), model, list(METRICS), **options)
 

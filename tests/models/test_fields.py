@@ -8,7 +8,7 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.heads import open_heads
 from attnscope.errors import ModelError
 from attnscope.models.fields import field_of, values_of
-from attnscope.models.memory_plan import plan_run
+from attnscope.models.memory_plan import needs_of
 
 LAYERS = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 SMALL = {
@@ -40,9 +40,9 @@ def test_a_field_that_all_layers_share_is_read_once():
 
 
 def test_memory_is_planned_for_a_model_whose_layers_differ():
-    plan = plan_run("gemma", gemma(), 4, 1, 50, 2**30, "cpu")
-    assert plan.masks == 2 * 50 * 50  # a mask of a window, and its copy
-    assert plan.activations > 0
+    needs = needs_of(gemma(), 4, 1, 50)
+    assert needs.masks == 2 * 50 * 50  # a mask of a window, and its copy
+    assert needs.activations > 0
 
 
 @pytest.fixture

@@ -37,7 +37,8 @@ VOID = {
 PACKAGE = Path(attnscope.__file__).parent
 SOURCES = [PACKAGE / "document/page/page.html.j2", PACKAGE / "document/page/document.py"]
 SOURCES += PACKAGE.glob("document/templates/*.j2")
-SOURCES += [each for each in PACKAGE.rglob("*.py") if "rendered(" in each.read_text(encoding="utf-8")]
+DRAWS = re.compile(r"rendered\(|<(svg|path|g|rect|details|span|table)\b")
+SOURCES += [each for each in PACKAGE.rglob("*.py") if DRAWS.search(each.read_text(encoding="utf-8"))]
 TEMPLATES = "\n".join(each.read_text(encoding="utf-8") for each in SOURCES)
 ELEMENTS = {each.lower() for each in re.findall(r"<([a-z][A-Za-z0-9]*)", TEMPLATES)}
 ATTRIBUTES = {each.lower() for each in re.findall(r'\s([a-zA-Z-]+)="', TEMPLATES)}

@@ -37,13 +37,13 @@ def variants(draw, sizes, dims):
     variant = contracts.Variant(
         mask=mask, mask_dtype=dtype, softcap=softcap, masked_rows=rows, rope_theta=rope
     )
-    n_Q, n_K = sizes["n_Q"], sizes["n_K"]
-    aligns = [None, "top-left", "bottom-right", "after-past", *(["lengths"] if n_Q <= n_K else [])]
-    align = draw(st.sampled_from(aligns))
+    align = draw(st.sampled_from([None, "top-left", "bottom-right", "after-past", "lengths"]))
     n_batch, of_call = sizes.get("n_batch", 1), {}
     if align == "lengths":
-        length = st.integers(n_Q, n_K)
-        of_call["lengths"] = draw(st.lists(length, min_size=n_batch, max_size=n_batch), label="lengths")
+        length = st.integers(1, sizes["n_K"])
+        lengths = draw(st.lists(length, min_size=n_batch, max_size=n_batch), label="lengths")
+        of_call["lengths"] = lengths
+        variant = replace(variant, shortest=min(lengths))
     variant = replace(variant, after_past=align == "after-past")
     options = {"softcap": softcap, "masked_rows": rows, "rope_theta": rope, "align": align}
     return variant, options, of_call
@@ -152,6 +152,14 @@ def test_positions_behind_the_last_key_are_counted():
     variant = contracts.Variant(rope_theta=10000.0, after_past=True)
     assert contracts.sdpa(sizes, variant=variant)["cos"].shape == (9, 4)
     assert contracts.sdpa(sizes, variant=replace(variant, after_past=False))["cos"].shape == (7, 4)
+
+
+def test_positions_before_the_first_key_are_counted():
+    sizes = {"n_Q": 30, "n_K": 6, "d_K": 4, "d_V": 5}
+    variant = contracts.Variant(rope_theta=10000.0, shortest=4)
+    assert contracts.sdpa(sizes, variant=variant)["cos"].shape == (30 - 4 + 6, 4)
+    enough = contracts.sdpa(sizes | {"n_Q": 3}, variant=variant)
+    assert enough["cos"].shape == (6, 4)
 
 
 def test_a_mask_by_columns_without_an_axis_of_keys_is_traced_without_dims():

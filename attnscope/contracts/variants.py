@@ -32,6 +32,8 @@ class Variant:
         rope_theta: the base of rotary positions, or None for none.
         after_past: the first query has the position of the first new key; so queries may have positions
             behind the last key.
+        shortest: with queries at the end of each sequence's keys, the least number of keys that are not
+            padding; so queries may have positions before the first key. None: they are elsewhere.
         softcap: the bound for soft-capping the scores, or None.
         dropout: the fraction of weights that is dropped.
         embeddings: Q, K and V are projections of X.
@@ -45,6 +47,7 @@ class Variant:
     split: bool = False
     rope_theta: float | None = None
     after_past: bool = False
+    shortest: int | None = None
     softcap: float | None = None
     dropout: float = 0.0
     embeddings: bool = False
@@ -104,6 +107,8 @@ def completed(sizes: dict[str, int], variant: Variant, d_K: str = "d_K") -> dict
             raise width_is_odd(d_K, sizes[d_K], hint=f"{option}, or no --rope")
         first = sizes.get("n_past", 0) if variant.after_past else 0
         sizes["n_pos"] = max(first + sizes["n_Q"], sizes["n_K"])
+        if variant.shortest is not None:
+            sizes["n_pos"] = sizes["n_K"] + max(0, sizes["n_Q"] - variant.shortest)
     place = {axis: i for i, axis in enumerate(ORDER)}
     return dict(sorted(sizes.items(), key=lambda item: place[item[0]]))
 

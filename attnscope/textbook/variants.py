@@ -78,6 +78,7 @@ class Variants:
             masked_rows=masks.rows,
             rope_theta=self.theta,
             after_past=masks.align == "after-past",
+            shortest=min(masks.ends) if masks.align == "lengths" and masks.ends else None,
             softcap=self.softcap,
             **more,
         )

@@ -13,7 +13,7 @@ from attnscope.comparison.options import (
     Reference,
 )
 from attnscope.errors import OptionError
-from attnscope.options import flags_of, is_code, refuse
+from attnscope.options import flags_of, group_of, is_code, refuse
 from attnscope.process.devices import check_seed
 from attnscope.process.progress import Progress, silent
 
@@ -125,9 +125,10 @@ def compare(
     if args and inputs is not None:
         raise OptionError("the inputs are given twice, by position and as inputs.")
     inputs = args or inputs
-    arguments = ComparedArguments(init, inputs, where, call, same, map, weights, backward)  # type: ignore[arg-type]
-    reference = Reference(causal, align, past, layout, scale, rope, rope_theta, softcap)  # type: ignore[arg-type]
-    models = Models(layer, head, text, ids, tokens, adapter, sort, reverse, top)  # type: ignore[arg-type]
+    keywords = locals()
+    arguments = group_of(ComparedArguments, keywords)
+    reference = group_of(Reference, keywords)
+    models = group_of(Models, keywords)
     if not (is_code(a) or is_code(b)):
         for each in (a, b):
             if isinstance(each, str) and each in REFERENCES:

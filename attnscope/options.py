@@ -16,6 +16,7 @@ from attnscope.dtypes import FLOATS
 from attnscope.errors import OptionError
 
 Choice = TypeVar("Choice", bound=StrEnum)
+Group = TypeVar("Group")
 
 
 class Distribution(StrEnum):
@@ -144,3 +145,15 @@ def flags_of(group: Any) -> dict[str, Any]:
 def keywords(group: Any) -> dict[str, Any]:
     """Return the options of a group as keywords for the function that takes them."""
     return {each.name: getattr(group, each.name) for each in fields(group)}
+
+
+def group_of(kind: type[Group], arguments: Mapping[str, Any], **others: Any) -> Group:
+    """Pack the arguments of a function into a group of options, by their names.
+
+    Args:
+        kind: the group's class.
+        arguments: the arguments of the function, which has more than these: its `locals()`.
+        others: options whose arguments have other names or values.
+    """
+    names = [each.name for each in fields(kind) if each.name not in others]  # type: ignore[arg-type]
+    return kind(**{name: arguments[name] for name in names}, **others)

@@ -8,7 +8,7 @@ from typing import Any
 from attnscope.auditing.options import AuditRun, CodeInput, ModelInput, Properties
 from attnscope.auditing.result import Audit
 from attnscope.errors import OptionError
-from attnscope.options import is_code, refuse
+from attnscope.options import group_of, is_code, refuse
 from attnscope.process.devices import check_seed
 from attnscope.process.progress import Progress, silent
 
@@ -98,12 +98,10 @@ def audit(
     'broken'
     """
     check_seed(seed or 0)
-    properties = Properties(
-        causal, bidirectional, window, chunk, prefix, sinks, padding, packed, batch, cache, kernels,
-        coverage, expect,
-    )  # fmt: skip
+    arguments = locals()
+    properties = group_of(Properties, arguments)
     properties.check()
-    run = AuditRun(thorough, dtype, device, seed)
+    run = group_of(AuditRun, arguments)
     if args and inputs is not None:
         raise OptionError("the inputs are given twice, by position and as inputs.")
     if is_code(target):
@@ -111,7 +109,7 @@ def audit(
         refuse(of_models | {"--device": None if device == "cpu" else device}, "is for models")
         from attnscope.auditing.of_code import audit_code
 
-        of_code = CodeInput(init, args or inputs, where, call, positions, mask_input)  # type: ignore[arg-type]
+        of_code = group_of(CodeInput, arguments, inputs=args or inputs)
         return audit_code(target, of_code, properties, run)
     of_calls = {"--init": init, "--input": inputs, "--where": where, "--call": call}
     refuse(of_calls | {"--positions": positions, "--mask-input": mask_input}, "is for code")

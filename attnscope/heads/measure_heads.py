@@ -10,6 +10,7 @@ from attnscope.checkpoints.indices import Indices, parse_indices
 from attnscope.errors import FileError, OptionError
 from attnscope.heads.options import MeasurementRun, OrderOptions, TextOptions, check_options
 from attnscope.models.heads.result import HeadTable
+from attnscope.options import group_of
 from attnscope.process.progress import Progress, silent, stage
 
 if TYPE_CHECKING:
@@ -121,26 +122,15 @@ def measure_heads(
 
     if isinstance(texts, Path):
         corpus, texts = texts if corpus is None else corpus, None
-    inputs = TextOptions(
-        texts=texts,  # type: ignore[arg-type]
+    arguments = locals()
+    inputs = group_of(
+        TextOptions,
+        arguments,
         file=None if file is None else Path(file),
-        ids=ids,  # type: ignore[arg-type]
-        tokens=tokens,  # type: ignore[arg-type]
         corpus=None if corpus is None else str(corpus),
-        field=field,
-        target=target,
-        target_field=target_field,
-        max_length=max_length,
-        truncate=truncate,
-        special=special,
     )
-    run = MeasurementRun(
-        dtype=dtype,
-        device=device,
-        device_map=device_map,
-        memory=memory,  # type: ignore[arg-type]
-        batch_tokens=batch_tokens,
-        checkpoint=None if checkpoint is None else Path(checkpoint),
+    run = group_of(
+        MeasurementRun, arguments, checkpoint=None if checkpoint is None else Path(checkpoint)
     )
     selection = Selection(
         metric_names(metrics, sort),
@@ -150,7 +140,7 @@ def measure_heads(
         special,
         without_sink,
     )
-    order = OrderOptions(sort, reverse, top)
+    order = group_of(OrderOptions, arguments)
     check_options(inputs, run, order)
     _check_files(run)
     corpus_texts = _open_corpus(inputs)

@@ -20,6 +20,7 @@ from attnscope.models.maps.result import AttentionMaps
 from attnscope.models.options import ReadOptions
 from attnscope.models.read_inputs import read_inputs
 from attnscope.observe.trace import Trace
+from attnscope.options import group_of
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
 
 if TYPE_CHECKING:
@@ -125,19 +126,14 @@ def attention_maps(
     if keep and not steps:
         raise OptionError("keep is for the steps of a layer's attention.", hint="steps=True")
     file, save = (None if path is None else Path(path) for path in (file, save))
-    request = MapRequest(
-        ReadOptions(text, file, ids, tokens, pair, target, image, generate, truncate),  # type: ignore[arg-type]
-        HeadOptions(layers, heads, stack),  # type: ignore[arg-type]
-        ShownOptions(query, top, without_sink, pool),  # type: ignore[arg-type]
-        MapRun(dtype, device, memory),  # type: ignore[arg-type]
-        steps=steps,
-        stats=stats,
-        keep=keep,
-        verify=verify,
-        page=page,
-        save=save,
-        force=force,
-        copies=copies,
+    arguments = locals()
+    request = group_of(
+        MapRequest,
+        arguments,
+        inputs=group_of(ReadOptions, arguments),
+        heads=group_of(HeadOptions, arguments),
+        display=group_of(ShownOptions, arguments),
+        run=group_of(MapRun, arguments),
     )
     return collect_maps(request, model, progress, tokenizer, image_processor)
 
@@ -196,11 +192,12 @@ def attention_steps(
         ModelError: the layer's attention cannot be captured. And the errors of `attention_maps`.
     """
     file = None if file is None else Path(file)
+    arguments = locals()
     request = MapRequest(
-        ReadOptions(text, file, ids, tokens, pair, target, image, generate, truncate),  # type: ignore[arg-type]
-        HeadOptions(layer, None, stack),  # type: ignore[arg-type]
+        group_of(ReadOptions, arguments),
+        group_of(HeadOptions, arguments, layers=layer, heads=None),
         ShownOptions(),
-        MapRun(dtype, device, memory),  # type: ignore[arg-type]
+        group_of(MapRun, arguments),
         steps=True,
         stats=stats,
         keep=keep,

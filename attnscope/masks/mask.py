@@ -17,7 +17,7 @@ from attnscope.masks.options import BlockOptions, CodeOptions, RuleOptions
 from attnscope.masks.result import AttentionMasks
 from attnscope.masks.summary import parse_block
 from attnscope.models.masks.options import InputOptions, LayerOptions
-from attnscope.options import Alignment, one_of, refuse
+from attnscope.options import Alignment, group_of, one_of, refuse
 from attnscope.process.progress import Progress, silent
 from attnscope.tensor_files import FORMATS
 from attnscope.text import nearest
@@ -129,13 +129,14 @@ def mask(
             inputs = args
     texts = [text] if isinstance(text, str) else None if text is None else list(text)
     alignment = one_of(Alignment, "--align", align)
+    arguments = locals()
     return mask_of(
         subject,
-        RuleOptions(nq, nk, past, batch, heads, window, alignment, init or None),  # type: ignore[arg-type]
-        CodeOptions(inputs, call),
-        InputOptions(texts, packed, file, ids, tokens, pair, target, image, truncate),  # type: ignore[arg-type]
-        LayerOptions(layer, stack, kernel, verify, dtype, device),  # type: ignore[arg-type]
-        BlockOptions(block, cell),  # type: ignore[arg-type]
+        group_of(RuleOptions, arguments, align=alignment, init=init or None),
+        group_of(CodeOptions, arguments),
+        group_of(InputOptions, arguments, text=texts),
+        group_of(LayerOptions, arguments),
+        group_of(BlockOptions, arguments),
         progress,
         (tokenizer, image_processor),
     )

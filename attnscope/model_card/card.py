@@ -37,6 +37,7 @@ from attnscope.model_card.result import (
 )
 from attnscope.model_card.tensor_parts import DRAFT
 from attnscope.model_card.work import work_of
+from attnscope.options import group_of
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.text import shortened
 from attnscope.units import bytes_text, count_text
@@ -102,11 +103,7 @@ def card(
         ModelError: there is no such model, or what its cache is cannot be decided.
         OptionError: an option does not apply to this model.
     """
-    cost = CostOptions(
-        *(context, batch, dtype, dtype_k, dtype_v, memory, cache_memory, weights, weights_dtype),  # type: ignore[arg-type]
-        *(tensor_parallel, engine_step, flops, bandwidth, source, like, verify),  # type: ignore[arg-type]
-    )
-    return card_of(model, cost, progress)
+    return card_of(model, group_of(CostOptions, locals()), progress)
 
 
 def cards(
@@ -144,11 +141,7 @@ def cards(
     """
     if len(models) == 1 and not isinstance(models[0], str | PathLike | dict):
         models = _several(models[0])
-    cost = CostOptions(
-        *(context, batch, dtype, dtype_k, dtype_v, memory, cache_memory, weights, weights_dtype),  # type: ignore[arg-type]
-        *(tensor_parallel, engine_step, flops, bandwidth, source, like, verify),  # type: ignore[arg-type]
-    )
-    return cards_of(models, cost, progress)
+    return cards_of(models, group_of(CostOptions, locals()), progress)
 
 
 def card_of(model: Any, cost: CostOptions, progress: Progress) -> Card:

@@ -8,78 +8,66 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from attnscope.errors import OptionError, warn_unused
 from attnscope.models.head_metrics import METRICS
+from attnscope.models.options import StackName
 from attnscope.options import DEVICES, DTYPES, option
 
 MAX_LENGTH = 4096
 """The default number of tokens to which a text of a corpus is truncated."""
-
-READS, SHOWN, RUN = "Input", "View", "Run"
-
-Stack = Literal["self", "encoder", "decoder", "cross", "text", "vision", "audio"]
-"""The stacks of layers that models may have."""
 
 
 @dataclass(frozen=True)
 class TextOptions:
     """The inputs of the model."""
 
+    PANEL = "Input"
+
     texts: str | None = option(
         "Run the model on this text.",
         "--text",
-        panel=READS,
         metavar="TEXT",
         common=True,
     )
     file: Path | None = option(
         "Use the content of a file as the text, of any length.",
         metavar="FILE",
-        panel=READS,
         common=True,
     )
     ids: str | None = option(
         "Use token ids in place of a text, without special tokens added: 101,2023,102.",
         metavar="N,…",
-        panel=READS,
     )
     tokens: str | None = option(
         "Use entries of the vocabulary in place of a text, without special tokens added.",
         metavar="'A B C'",
-        panel=READS,
     )
     corpus: str | None = option(
         "Many texts: .txt (one per line), .jsonl (one object per line), also with .gz; - is stdin.",
         metavar="FILE",
-        panel=READS,
         common=True,
     )
     field: str | None = option(
-        "The field of a .jsonl object with the text.", metavar="NAME", shown="text", panel=READS
+        "The field of a .jsonl object with the text.", metavar="NAME", shown="text"
     )
     target: str | None = option(
-        "The decoder's text, for an encoder-decoder model.", metavar="TEXT", panel=READS, common=True
+        "The decoder's text, for an encoder-decoder model.", metavar="TEXT", common=True
     )
     target_field: str | None = option(
-        "The field of a .jsonl object with the decoder's text.", metavar="NAME", panel=READS
+        "The field of a .jsonl object with the decoder's text.", metavar="NAME"
     )
     max_length: int | None = option(
         "Truncate longer texts to N tokens.",
         metavar="N",
         min=1,
         shown="4096 for a corpus, or the model's limit",
-        panel=READS,
     )
-    truncate: bool = option(
-        "Truncate a text that is longer than the model accepts.", default=False, panel=READS
-    )
+    truncate: bool = option("Truncate a text that is longer than the model accepts.", default=False)
     special: bool = option(
         "Count special tokens such as [CLS] and [SEP] as queries, or not.",
         "--special/--no-special",
         default=True,
-        panel=READS,
     )
 
     @property
@@ -111,17 +99,17 @@ class TextOptions:
 class MetricOptions:
     """The metrics to measure."""
 
+    PANEL = "View"
+
     without_sink: bool = option(
         "Ignore the weights of the first token and special tokens, and normalize the others.",
         default=False,
-        panel=SHOWN,
         common=True,
     )
     metrics: str | None = option(
         f"Measure only these: {', '.join(METRICS)}.",
         metavar="NAME,…",
         shown="all",
-        panel=SHOWN,
         common=True,
         values="metrics",
     )
@@ -131,27 +119,27 @@ class MetricOptions:
 class OrderOptions:
     """The order of heads, and the number that is shown."""
 
+    PANEL = "View"
+
     sort: str | None = option(
         "Rank the heads by a metric, largest first.",
         metavar="NAME",
-        panel=SHOWN,
         common=True,
         values="metrics",
     )
-    reverse: bool = option("Rank the smallest first.", default=False, panel=SHOWN, common=True)
-    top: int | None = option(
-        "Print only the first K heads.", metavar="K", min=1, panel=SHOWN, common=True
-    )
+    reverse: bool = option("Rank the smallest first.", default=False, common=True)
+    top: int | None = option("Print only the first K heads.", metavar="K", min=1, common=True)
 
 
 @dataclass(frozen=True)
 class MeasuredHeads:
     """The heads to measure."""
 
-    stack: Stack | None = option(
+    PANEL = "View"
+
+    stack: StackName | None = option(
         "Stack of layers: self, encoder, decoder, cross, text, vision or audio.",
         shown="all that run",
-        panel=SHOWN,
         metavar="STACK",
     )
     layers: str | None = option(
@@ -159,7 +147,6 @@ class MeasuredHeads:
         "--layer",
         metavar="N",
         shown="all",
-        panel=SHOWN,
         common=True,
         values="layers",
     )
@@ -168,7 +155,6 @@ class MeasuredHeads:
         "--head",
         metavar="N",
         shown="all",
-        panel=SHOWN,
         common=True,
         values="heads",
     )
@@ -178,40 +164,37 @@ class MeasuredHeads:
 class MeasurementRun:
     """The device, dtype and memory of a run."""
 
+    PANEL = "Run"
+
     dtype: str | None = option(
         "Dtype of the model: float32, bfloat16, float16 or float64.",
         shown="as stored",
-        panel=RUN,
         common=True,
         values=DTYPES,
     )
     device: str = option(
         "Device: cpu, cuda, cuda:1, mps or xpu. Under torchrun, cuda is one GPU per process.",
         default="cpu",
-        panel=RUN,
         common=True,
         values=DEVICES,
     )
     device_map: str | None = option(
-        "Split the model across all devices, with accelerate.", metavar="auto", panel=RUN
+        "Split the model across all devices, with accelerate.", metavar="auto"
     )
     memory: str | None = option(
         "Memory limit of a run, without the model's weights: 2G, 500M.",
         metavar="SIZE",
         shown="80 % of the free memory",
-        panel=RUN,
     )
     batch_tokens: int | None = option(
         "Tokens of a corpus in one batch.",
         metavar="N",
         min=1,
         shown="4096; 16384 on a GPU",
-        panel=RUN,
     )
     checkpoint: Path | None = option(
         "Save the progress of a run over a corpus, and resume from this file if it exists.",
         metavar="FILE.npz",
-        panel=RUN,
         common=True,
     )
 

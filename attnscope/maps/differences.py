@@ -84,9 +84,7 @@ class MapDifferences(Differences):
         n, n_changed = (
             len({(row.layer, row.head) for row in rows}) for rows in (self.rows, self.changed)
         )  # on a page, several rows are of the same head
-        verdict = f"{n_changed:,} of {counted(n, 'head')} differ" + ("s" if n_changed == 1 else "")
-        if not n_changed:
-            verdict = f"{counted(n, 'map')} equal bit for bit"
+        verdict = self.verdict(n, n_changed, "map")
         n_Q, n_K = len(self.of_a.query_tokens), len(self.of_a.key_tokens)
         tokens = (
             counted(n_K, "token") if n_Q == n_K else f"{counted(n_Q, 'query')}, {counted(n_K, 'key')}"

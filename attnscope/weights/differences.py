@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.models.heads.differences import Differences
 from attnscope.models.heads.result import HeadRow
 from attnscope.text import shortened
-from attnscope.units import counted, listed
+from attnscope.units import listed
 
 if TYPE_CHECKING:
     from attnscope.models.maps.result import AttentionMaps
@@ -55,11 +55,8 @@ class HeadDifferences(Differences):
     def facts(self) -> list[str]:
         """Short facts about all of the metrics, for one line."""
         of_a, of_b = self.dtypes
-        n, n_changed = len(self.rows), len(self.changed)
-        verdict = f"{n_changed:,} of {counted(n, 'head')} differ" + ("s" if n_changed == 1 else "")
-        if not n_changed:
-            verdict = f"{counted(n, 'head')} equal bit for bit"
-        return [of_a if of_a == of_b else f"{of_a} → {of_b}", verdict]
+        dtypes = of_a if of_a == of_b else f"{of_a} → {of_b}"
+        return [dtypes, self.verdict(len(self.rows), len(self.changed))]
 
     @property
     def summary(self) -> str:

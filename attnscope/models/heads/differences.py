@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from attnscope.models.heads.result import HeadMetrics, HeadRow
+from attnscope.units import counted
 
 
 class Differences(HeadMetrics):
@@ -41,6 +42,13 @@ class Differences(HeadMetrics):
     def changed(self) -> list[HeadRow]:
         """The heads with any difference."""
         return [row for row in self.rows if any(value != 0 for value in row.values.values())]
+
+    @staticmethod
+    def verdict(n: int, n_changed: int, what: str = "head") -> str:
+        """Say how many of n heads differ, or that all of what was compared is equal."""
+        if not n_changed:
+            return f"{counted(n, what)} equal bit for bit"
+        return f"{n_changed:,} of {counted(n, 'head')} differ" + ("s" if n_changed == 1 else "")
 
     @property
     def _differing(self) -> set[str]:

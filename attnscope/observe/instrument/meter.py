@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from attnscope.observe.instrument.cost import fresh_bytes_of
-from attnscope.observe.torch_internals.dispatch import OpOverload, TorchDispatchMode
+from attnscope.observe.torch_internals.dispatch import OpOverload, UncompiledMode
 
 
-class Meter(TorchDispatchMode):
+class Meter(UncompiledMode):
     """A context in which each operator reports how many bytes have been allocated since it began.
 
     An operator that makes a tensor of a given size reports it before it allocates it, others afterwards.
@@ -29,16 +29,6 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.report = report
         self.n_bytes = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False; otherwise torch imports its compiler (two seconds) to protect this mode."""
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Return True; otherwise compiled code would be recompiled with the meter in it."""
-        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         size_at = _place_of_size(func) if isinstance(func, OpOverload) else None

@@ -22,7 +22,7 @@ from attnscope.observe.instrument.rewrite import Place, RecordingSite, Star, Tar
 from attnscope.observe.torch_internals.dispatch import (
     TENSOR,
     OpOverload,
-    TorchDispatchMode,
+    UncompiledMode,
     composite_kernel,
     flex_attention_kernel,
     has_values,
@@ -66,7 +66,7 @@ class AxisListener(Protocol):
         """Receive a tensor that was bound to a name, with its row."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(UncompiledMode):
     """Records the first call of a target.
 
     Rewritten code calls `enter`, `leave`, `begin`, `end` and `part`; while the target runs, torch
@@ -124,16 +124,6 @@ class Recorder(TorchDispatchMode):
         self._thread = get_ident()  # operators of other threads are not recorded
         self._storages: dict[int, tuple[StorageWeakRef, str]] = {}
         self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False; otherwise torch imports its compiler (two seconds) to protect this mode."""
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Return True; otherwise compiled code would be recompiled with the recorder in it."""
-        return True
 
     # Called by rewritten code; ignored unless the target is running.
 

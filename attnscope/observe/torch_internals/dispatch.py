@@ -17,7 +17,7 @@ from attnscope.errors import class_attribute
 __all__ = [
     "TENSOR",
     "OpOverload",
-    "TorchDispatchMode",
+    "UncompiledMode",
     "composite_kernel",
     "flex_attention_kernel",
     "has_values",
@@ -43,6 +43,20 @@ without_torch_dispatch: Any = torch._C._DisableTorchDispatch
 
 is_traced_by_jit: Any = torch._C._is_tracing
 """Check whether `torch.jit.trace` is tracing: reading a shape adds to its graph."""
+
+
+class UncompiledMode(TorchDispatchMode):
+    """A mode of which torch's compiler takes no notice."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False; otherwise torch imports its compiler (two seconds) to protect this mode."""
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True; otherwise compiled code would be recompiled with the mode in it."""
+        return True
 
 
 @contextmanager

@@ -173,16 +173,13 @@ def _variant(
     """Return the variant of a recorded run; values that only occur in explanations are placeholders."""
     n_Q, n_K = sizes["n_Q"], sizes["n_K"]
     n_pos = steps["cos"].shape[0] if "cos" in steps else 0
-    after_past = n_pos > max(n_Q, n_K) and n_pos == sizes.get("n_past", 0) + n_Q
-    before_first = n_pos > max(n_Q, n_K) and not after_past
     return Variant(
         mask=_mask_dims(steps, sizes, axes, transposed) if "mask" in steps else None,
         mask_dtype="bool" if "mask" in steps and steps["mask"].dtype == "bool" else "",
         masked_rows="zero" if "attention_filled" in steps else None,
         split=split,
         rope_theta=1.0 if "cos" in steps else None,
-        after_past=after_past,
-        shortest=n_Q + n_K - n_pos if before_first else None,
+        shortest=n_Q + n_K - n_pos if n_pos > max(n_Q, n_K) else None,
         softcap=1.0 if "scores_capped" in steps else None,
         dropout=0.5 if "attention_drop" in steps else 0.0,
     )

@@ -105,10 +105,10 @@ def completed(sizes: dict[str, int], variant: Variant, d_K: str = "d_K") -> dict
             else:
                 option = f"--d-head {wider}"
             raise width_is_odd(d_K, sizes[d_K], hint=f"{option}, or no --rope")
-        first = sizes.get("n_past", 0) if variant.after_past else 0
-        sizes["n_pos"] = max(first + sizes["n_Q"], sizes["n_K"])
+        n_at_keys = sizes.get("n_new", sizes["n_K"]) if variant.after_past else sizes["n_K"]
         if variant.shortest is not None:
-            sizes["n_pos"] = sizes["n_K"] + max(0, sizes["n_Q"] - variant.shortest)
+            n_at_keys = variant.shortest
+        sizes["n_pos"] = sizes["n_K"] + max(0, sizes["n_Q"] - n_at_keys)
     place = {axis: i for i, axis in enumerate(ORDER)}
     return dict(sorted(sizes.items(), key=lambda item: place[item[0]]))
 

@@ -109,14 +109,14 @@ def _audit(
 
 
 def _holds(code: AuditedCode, name: str, source: str, text: str, visible: torch.Tensor) -> Property:
-    """Return that a property holds, unless something moves by so little that rounding may be why."""
+    """Judge that a property holds, unless something moves by so little that rounding may be why."""
     if doubt := code.doubt(visible):
         return Property(name, UNDECIDED, source, doubt)
     return Property(name, HOLDS, source, text)
 
 
 def _without_evidence(found: Property, why: str) -> Property:
-    """Return that a property is undecided, unless something moved: NaN and infinity show nothing."""
+    """Judge that a property is undecided, unless something moved: NaN and infinity show nothing."""
     moved = found.evidence is not None and found.evidence.amount > 0
     if found.status == NOT_APPLICABLE or moved:
         return found
@@ -127,7 +127,7 @@ def _wrong(
     code: AuditedCode, name: str, source: str, influence: Influence, pairs: list[tuple[int, int]],
     prefix: str = "", padding: Collection[int] = (),
 ) -> Property:  # fmt: skip
-    """Return that a property is broken by pairs of positions, with the line where it begins.
+    """Judge that a property is broken by pairs of positions, and find the line where it begins.
 
     Queries that see no key in this input show nothing: a softmax spreads them over hidden keys. Those of
     the padding must not matter.
@@ -244,7 +244,7 @@ def _coverage(code: AuditedCode, expected: ExpectedMask, options: dict[str, bool
 def _missing(
     code: AuditedCode, name: str, source: str, visible: torch.Tensor, influence: Influence
 ) -> Property | None:
-    """Return that a property is broken by influence that is missing; None if it is not."""
+    """Judge whether a property is broken by missing influence; None if it is not."""
     missing = (visible & (code.amounts == 0)).nonzero().tolist()
     if missing:
         query, key = missing[0]
@@ -370,7 +370,7 @@ def _mask_hint(code: AuditedCode) -> str:
 
 
 def _padded(code: AuditedCode, mask: Mask, side: str, keys: Collection[int]) -> Property | None:
-    """Return that changing positions of the padding moves others; None if it does not."""
+    """Judge whether changing positions of the padding moves others; None if it does not."""
     hidden = replace(code.with_inputs({mask.name: mask.hiding(keys)}), changing=mask.group)
     rows = mask.real_rows(keys, code.layout.n)
     wrong = torch.zeros_like(hidden.amounts, dtype=torch.bool)

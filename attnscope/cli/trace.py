@@ -85,8 +85,8 @@ def trace(
         if output.verify and not arguments.inputs:
             from attnscope.comparisons import fitting_inputs
 
-            given = {**keywords(arguments), "dtype": execution.dtype, "seed": execution.seed}
-            arguments = replace(arguments, inputs=fitting_inputs(target, **given))
+            options = {**keywords(arguments), "dtype": execution.dtype, "seed": execution.seed}
+            arguments = replace(arguments, inputs=fitting_inputs(target, **options))
         try:
             result = inspect(
                 target,

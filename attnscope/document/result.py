@@ -60,7 +60,7 @@ class Stats(Part):
 
 
 UNMEASURED = Stats(None, None, None, None, 0, 0)
-"""The statistics of values that nobody looked at."""
+"""The statistics of a tensor whose values were not read."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -43,33 +43,33 @@ def role_of(name: str) -> str | None:
 
 
 def matched(
-    wanted: Sequence[str], offered: Sequence[str], same: Mapping[str, str], title: str
+    needed: Sequence[str], offered: Sequence[str], same: Mapping[str, str], title: str
 ) -> dict[str, str]:
     """Return for each parameter of one side the one of the other that gives its value.
 
     Args:
-        wanted: the parameters of one side.
-        offered: those of the other that have values.
+        needed: the parameters of one side.
+        offered: those of the other side that have values.
         same: pairs that the user states.
-        title: the name of the side whose parameters are `wanted`.
+        title: the name of the side whose parameters are `needed`.
 
     Raises:
         OptionError: a pair names a parameter that does not exist.
     """
     result: dict[str, str] = {}
     for name, other in same.items():
-        if name in wanted and other in offered:
+        if name in needed and other in offered:
             result[name] = other
-        elif other in wanted and name in offered:
+        elif other in needed and name in offered:
             result[other] = name
         else:
             raise OptionError(
-                f"--same {name}={other}: {title} has the parameters {', '.join(wanted)}; the other side"
+                f"--same {name}={other}: {title} has the parameters {', '.join(needed)}; the other side"
                 f" gives {', '.join(offered)}."
             )
     lower = {each.lower(): each for each in offered}
     roles = {role: each for each in reversed(offered) if (role := role_of(each)) is not None}
-    for name in wanted:
+    for name in needed:
         role = role_of(name)
         found = name if name in offered else lower.get(name.lower())
         if found is None and role is not None:

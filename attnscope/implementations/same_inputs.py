@@ -146,10 +146,10 @@ def _feed(layer: Side, code: Side, seed: int) -> None:
     first, second = operand_of(projections[0]), operand_of(projections[1])
     if first.input is not None or second.input is None:
         return
-    given = code.inputs[second.input]
-    if isinstance(given, torch.Tensor) and given.shape == first.value.tensor.shape:
+    drawn = code.inputs[second.input]
+    if isinstance(drawn, torch.Tensor) and drawn.shape == first.value.tensor.shape:
         for name, each in code.inputs.items():
-            if each is given:
+            if each is drawn:
                 code.inputs[name] = first.value.tensor
         code.notices.append(f"{code.title} gets {first}, from which {layer.title} computes Q, K or V")
 

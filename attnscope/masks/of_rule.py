@@ -126,9 +126,9 @@ def _sizes(options: RuleOptions, masks: Masks) -> dict[str, int]:
     n_Q = options.nq or of_files.get("n_Q") or N_Q
     n_new = options.nk or of_files.get("n_K", n_past + n_Q) - n_past
     lengths = max(map(len, masks.lengths), default=1)
-    given = {"n_Q": options.nq, "n_K": options.nk, "n_past": options.past}
-    given |= {"n_batch": options.batch, "n_head": options.heads}
-    check_sizes({axis: size for axis, size in given.items() if size is not None})
+    of_options = {"n_Q": options.nq, "n_K": options.nk, "n_past": options.past}
+    of_options |= {"n_batch": options.batch, "n_head": options.heads}
+    check_sizes({axis: size for axis, size in of_options.items() if size is not None})
     sizes = {
         "n_batch": options.batch or of_files.get("n_batch") or lengths,
         "n_head": options.heads or of_files.get("n_head") or 1,

@@ -45,7 +45,7 @@ def padding(probe: Probe) -> Property:
 
 
 def _broken(probe: Probe, side: str, found: RunDifference, source: str) -> Property:
-    """Return that padding moves real tokens: by what it contains, by the mask, or by the positions."""
+    """Explain why padding moves real tokens: by what it contains, by the mask, or by the positions."""
     words = probe.texts.drawn(N_PAD)
     by_content = difference(
         lambda exact: (_padded(probe, side, None, exact), _padded(probe, side, words, exact))

@@ -36,7 +36,7 @@ def verdict(
     variants: Iterable[PropertyTest],
     agreement: Callable[[list[str]], str],
 ) -> Property:
-    """Return that a property is broken if it is in one way, and holds if it does in at least one.
+    """Judge that a property is broken if it is in one way, and holds if it does in at least one.
 
     Args:
         probe: the model.

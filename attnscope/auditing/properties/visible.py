@@ -1,6 +1,6 @@
 """Window, coverage and bidirectional: which keys attention gives weight to, layer by layer.
 
-The model's own kernels are asked: see `attnscope.models.masks.measured`.
+What the model's own kernels do is measured: see `attnscope.models.masks.measured`.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _wrong(
     why: str,
     expected: torch.Tensor | None = None,
 ) -> Property:
-    """Return that a property is broken, with the pair that is farthest from the diagonal."""
+    """Judge that a property is broken, and find the pair that is farthest from the diagonal."""
     pairs = wrong.nonzero().tolist()
     query, key = max(pairs, key=lambda pair: (pair[0] - pair[1] if verb == "sees" else 0, -pair[0]))
     if expected is None and mask.expected is not None:

@@ -280,15 +280,15 @@ def _mended(b: RoleTensors, role: str, a: RoleTensors, corrected: torch.Tensor |
     """Replace a tensor of b, by default with a's, and return whether that succeeded."""
     for name in (role, role.removesuffix("_split")):
         own = tensor_of(b, name)
-        wanted = tensor_of(a, name) if corrected is None or name != role else corrected
-        if own is None or wanted is None or own.shape != wanted.shape:
+        new = tensor_of(a, name) if corrected is None or name != role else corrected
+        if own is None or new is None or own.shape != new.shape:
             return False
         try:
-            b.replace(name, wanted)
+            b.replace(name, new)
         except (NotReplayableError, RuntimeError):
             return False
         now = tensor_of(b, name)
-        if now is not None and difference(name, wanted, now).is_equal:
+        if now is not None and difference(name, new, now).is_equal:
             return True
     return False
 

@@ -316,13 +316,13 @@ def _checks(masks: Sequence[ObservedMask], measured: Sequence[ObservedMask]) -> 
 
 
 def _notices(kernel: str | None, masks: Sequence[ObservedMask]) -> list[str]:
-    """Return sentences about kernels that were not called, or that were asked."""
+    """Say which kernels were not called, and which were measured."""
     notices = []
     if kernel is not None and kernel not in CALLED:
         notices.append(f"{kernel} was not called: this is what it would see of its arguments.")
-    if asked := sorted({each.kernel for each in masks if each.measured and each.path}):
+    if kernels := sorted({each.kernel for each in masks if each.measured and each.path}):
         notices.append(
-            f"what {', '.join(asked)} does with its arguments is unknown, so it was called with queries"
-            " and keys of zeros: a key is visible if it gets a weight."
+            f"what {', '.join(kernels)} does with its arguments is unknown, so it was called with"
+            " queries and keys of zeros: a key is visible if it gets a weight."
         )
     return notices

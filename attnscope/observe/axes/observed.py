@@ -511,20 +511,20 @@ class ObservedAxes:
 
     def _sliced(self, node: ast.Subscript, n_axes: int, frame: FunctionFrame) -> list[Value | None]:
         """Return the sizes of `x[:T, n : n + 1]`."""
-        given = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         owner = self._value_of(node.value, frame)
         left = (
             list(owner.sizes) if isinstance(owner, ObservedTensor) else []
         )  # of the axes of x from here on
         sizes: list[Value | None] = []
-        for each in given:
+        for each in indices:
             if isinstance(each, ast.Slice):
                 whole = left.pop(0) if left else None
                 sizes.append(self._length(each, whole, frame))
             elif isinstance(each, ast.Constant) and each.value is None:
                 sizes.append(None)
             elif isinstance(each, ast.Constant) and each.value is ...:
-                n_after = sum(isinstance(e, ast.Slice) for e in given[given.index(each) :])
+                n_after = sum(isinstance(e, ast.Slice) for e in indices[indices.index(each) :])
                 sizes += [None] * (n_axes - len(sizes) - n_after)
                 left = left[len(left) - n_after :]
             elif _integer(each) is None and not isinstance(self._value_of(each, frame), Expression):
@@ -549,24 +549,24 @@ class ObservedAxes:
         axes = [each.strip("()").split() for each in re.findall(r"\([^()]*\)|[^\s()]+", text)]
         if ["..."] in axes:
             return []
-        given = {each.arg: self._value_of(each.value, frame) for each in node.keywords}
+        lengths = {each.arg: self._value_of(each.value, frame) for each in node.keywords}
         known = self.flow.of(value)
         is_clear = len(axes) == len(known) and ONE not in map(whole, known)
         for letters, axis in zip(axes, known, strict=False):
             is_clear = is_clear and len(letters) == len(axis)
-        for size in given.values():
+        for size in lengths.values():
             is_clear = is_clear and not (isinstance(size, Expression) and self.flow.has_size(size, 1))
         if not is_clear:  # one that is 1 was split from another, or merged with it
             self.flow.set(value, tuple(self.flow.new(size_of(axis)) for axis in known))
             return []
         for letters, axis in zip(axes, known, strict=True):
             for letter, factor in zip(letters, axis, strict=True):
-                size = given.get(letter)
+                size = lengths.get(letter)
                 if isinstance(size, Expression) and self.flow.has_size(size, factor.size):
                     self.flow.equate(factor.value, size)
                 elif letter.isidentifier():
                     self._define(letter, factor.value, frame.depth, is_spare=True)
-        return [given.get(letters[0]) if len(letters) == 1 else None for letters in axes]
+        return [lengths.get(letters[0]) if len(letters) == 1 else None for letters in axes]
 
     def _einsum(self, equation: Any, value: torch.Tensor, frame: FunctionFrame) -> None:
         """Note the letters of an equation as names for the axes of its result."""

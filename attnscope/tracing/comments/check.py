@@ -63,8 +63,8 @@ def check_source(
             result.wrong.append(_wrong_comment(*fault, subject, runs))
         else:
             unread.add(subject.line)
-    told = {fault.line for fault in result.wrong} | result.true_lines
-    result.unread = sorted(unread - told)
+    judged = {fault.line for fault in result.wrong} | result.true_lines
+    result.unread = sorted(unread - judged)
     return result
 
 

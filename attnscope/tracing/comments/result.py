@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attnscope.document.blocks import Block
 
 FEW = 3
-"""So many undecided statements are told one by one."""
+"""The most undecided statements that are listed one by one."""
 MOST_LINES = 20
 """Line numbers that a list shows."""
 

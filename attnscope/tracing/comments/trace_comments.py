@@ -126,7 +126,7 @@ def _check_imported(path: Path) -> None:
     imported = linecache.cache.get(str(path))
     if imported is None or len(imported) < 3 or not path.exists():
         return
-    with suppress(OSError, SyntaxError, UnicodeDecodeError):  # told when the file is read
+    with suppress(OSError, SyntaxError, UnicodeDecodeError):  # reported when the file is read
         present = [ast.parse(text) for text in ("".join(imported[2]), _text_of(path))]
         before, now = [ast.dump(tree, include_attributes=True) for tree in present]
         if before != now:

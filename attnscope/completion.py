@@ -86,10 +86,6 @@ def n_layers_and_heads(model: str | None) -> tuple[int, int]:
     return layers, heads
 
 
-def _number(config: dict[str, Any], names: Sequence[str]) -> int:
-    return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
-
-
 def _cache() -> Path:
     """Return the folder of the hub's cache: https://huggingface.co/docs/huggingface_hub/guides/manage-cache."""
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"

@@ -246,13 +246,6 @@ def print_result(result: Result, output: FormatOptions, blocks: list[Block] | No
         print_document(blocks, stdout(), wide=wide)
 
 
-def print_json(record: dict[str, Any]) -> None:
-    """Print one JSON document."""
-    from attnscope.document.json import json_text
-
-    print_text(json_text(record))
-
-
 def print_text(document: str) -> None:
     """Print a JSON document, in characters that stdout can encode."""
     print(encodable_json(document, sys.stdout.encoding))

@@ -52,12 +52,6 @@ def _parts(block: Block, wide: bool) -> Iterator[str]:
             yield from block.markdown()
 
 
-def markdown(lines: list[str], *parts: str) -> str:
-    """Join a title, the lines below it, and further parts to a Markdown document."""
-    title, *about = map(printable, lines)
-    return "\n\n".join([f"**{title}**", *about, *parts])
-
-
 def markdown_table(columns: list[Column], wide: bool = False) -> str:
     """Return a Markdown table of the columns that a table shows, or of all with `wide`."""
     shown = in_order([each.printable() for each in columns if each.cells and (wide or not each.wide)])

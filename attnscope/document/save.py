@@ -20,17 +20,17 @@ PAGES = (".html", ".htm")
 
 def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int:
     """Write a result as `attnscope.document.result.Result.save` promises; return the size in bytes."""
-    kind, formats = path.suffix.lower(), formats_of(result)
-    if kind not in formats and not path.is_dir():
-        known = alternatives(path.with_suffix(each).name for each in formats if each != ".htm")
-        raise FileError(
-            f"{path}: {type(result).__name__} cannot be written as {kind or 'a file without a suffix'}.",
-            hint=known,
-        )
-    if kind in METADATA and (plot := plot_of(result)) is not None:
-        return _save_picture(plot, path, force=force, **options)
+    kind = path.suffix.lower()
     if kind in _arrays_of(result):
         return result.save_tensors(path, force=force, **options)
+    if kind in METADATA and (plot := plot_of(result)) is not None:
+        return _save_picture(plot, path, force=force, **options)
+    if kind not in (*PAGES, *_texts_of(result)) and not path.is_dir():
+        known = (path.with_suffix(each).name for each in formats_of(result) if each != ".htm")
+        raise FileError(
+            f"{path}: {type(result).__name__} cannot be written as {kind or 'a file without a suffix'}.",
+            hint=alternatives(known),
+        )
     check_file(path, force=force, suffixes=None, kind="a result", inside=str(path / "result.json"))
     text = result.page(**options) if kind in PAGES else _text(result, kind, **options) + "\n"
     content = text.encode()
@@ -41,13 +41,17 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
 def formats_of(result: Display) -> list[str]:
     """Return the suffixes of the files that a result can be written to."""
     pictures = METADATA if plot_of(result) is not None else ()
-    texts = result.texts if isinstance(result, Result) else ()
-    return [*_arrays_of(result), *pictures, *PAGES, *texts]
+    return [*_arrays_of(result), *pictures, *PAGES, *_texts_of(result)]
 
 
 def _arrays_of(result: Display) -> list[str]:
     """Return the suffixes of the files that hold a result's tensors."""
     return [*WRITERS, *result.more_arrays] if isinstance(result, TensorResult) else []
+
+
+def _texts_of(result: Display) -> tuple[str, ...]:
+    """Return the suffixes of the files that hold a result as text."""
+    return result.texts if isinstance(result, Result) else ()
 
 
 def plot_of(result: Display) -> Plot | None:

@@ -55,6 +55,7 @@ default_role = "code"
 nitpick_ignore_regex = [
     ("py:.*", r"(?!attnscope\.).*"),  # other libraries' types: their documentation is not fetched
     ("py:class", r"attnscope\.process\.progress\.Progress"),  # an alias of a type of callables
+    ("py:class", r"attnscope\.document\.blocks\..*"),  # internal: not documented
 ]
 
 

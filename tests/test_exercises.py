@@ -45,6 +45,7 @@ def files(tmp_path, monkeypatch):
     write_files(PAGE)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("target", "inputs", "wrong", "right"), EXERCISES)
 def test_the_corrected_code_has_no_findings(tmp_path, target, inputs, wrong, right):
     name, _, callee = target.partition(":")

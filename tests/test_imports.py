@@ -21,6 +21,7 @@ def command(*arguments: str) -> str:
     return f"from attnscope.cli.app import main\nmain({list(arguments)!r})"
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -26,6 +26,7 @@ def two_recordings(tmp_path_factory):
     return folders
 
 
+@pytest.mark.sweep
 def test_two_recordings_of_the_same_code_are_equal(two_recordings, capsys):
     assert recording.main(["compare", *map(str, two_recordings)]) == 0
     assert capsys.readouterr().out == "no difference\n"

@@ -111,6 +111,7 @@ def test_changed_texts_are_no_rows_of_a_batch_whose_rows_mix():
     assert audit["causal"].status == "holds"
 
 
+@pytest.mark.sweep
 def test_of_a_long_text_some_positions_are_changed_and_their_number_is_said():
     found = attnscope.audit(planted.model("gpt2"), length=127)["causal"].found
     assert "from 64 of 126 positions on" in found
@@ -323,6 +324,7 @@ def test_a_short_text_gets_another_mask_and_is_tested_too():
     assert broken.evidence.layer == 1
 
 
+@pytest.mark.sweep
 def test_a_thorough_audit_finds_what_breaks_at_one_length_alone():
     def change(args, kwargs):
         x = args[0] if args else kwargs["hidden_states"]

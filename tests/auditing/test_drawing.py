@@ -49,6 +49,7 @@ def test_what_was_measured_is_beside_the_mask():
     ]
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("width", [20, 24, 30, 40, 60, 80, 120])
 @pytest.mark.parametrize("n", [7, 61, 300])
 def test_every_line_of_a_picture_fits(width, n):

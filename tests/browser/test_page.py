@@ -91,6 +91,7 @@ def pictured(make_stack):
 # ---- heads
 
 
+@pytest.mark.sweep
 def test_clicks_go_through_the_heads(open_page, sentence):
     opened = open_page(sentence)
     for layer, head in ((0, 0), (1, 2), (0, 1)):
@@ -124,6 +125,7 @@ def test_arrows_go_through_the_heads_and_stop_at_the_edge(open_page, sentence):
     assert stops.count() == 1, "the overview is one stop of the Tab key"
 
 
+@pytest.mark.sweep
 def test_some_heads_of_a_model_can_be_shown_without_the_others(open_page, sentence):
     sentence.maps = [m for m in sentence.maps if (m.layer, m.head) in {(0, 2), (1, 0), (1, 2)}]
     opened = open_page(sentence)
@@ -133,6 +135,7 @@ def test_some_heads_of_a_model_can_be_shown_without_the_others(open_page, senten
     opened.wait_for(1, 0)
 
 
+@pytest.mark.sweep
 def test_small_maps_show_what_is_in_them(open_page, make_stack):
     previous = np.eye(60, k=-1)
     previous[0, 0] = 1
@@ -144,6 +147,7 @@ def test_small_maps_show_what_is_in_them(open_page, make_stack):
     assert on < off - 80, "dark on the diagonal, light beside it"
 
 
+@pytest.mark.sweep
 def test_small_maps_of_a_short_text_are_its_maps(open_page, make_stack):
     previous = np.eye(6, k=-1)
     previous[0, 0] = 1
@@ -169,6 +173,7 @@ def test_the_weight_under_the_pointer_is_that_of_its_query_and_key(open_page, se
         assert len(weight) >= 6, "with as many digits as are true"
 
 
+@pytest.mark.sweep
 def test_queries_go_down_and_keys_across(open_page, make_stack):
     one = np.zeros((3, 5))
     one[[0, 1, 2], [3, 0, 0]] = 1
@@ -195,6 +200,7 @@ def test_stronger_is_darker_in_light_and_lighter_in_the_dark(open_page, make_sta
         assert len(set(brightness)) == 5
 
 
+@pytest.mark.sweep
 def test_colours_are_even_steps_of_lightness_in_both_schemes(open_page, sentence):
     opened = open_page(sentence)
     for scheme in ("true", "false"):
@@ -220,6 +226,7 @@ def test_many_tokens_are_stored_coarsely_and_said_truly(open_page, make_stack):
     assert any(" ± " in text for text in shown), "one digit alone says too little"
 
 
+@pytest.mark.sweep
 def test_what_is_not_a_number_is_said_to_be_none(open_page, make_stack):
     attention = np.full((3, 3), 1 / 3)
     attention[1] = np.nan
@@ -231,6 +238,7 @@ def test_what_is_not_a_number_is_said_to_be_none(open_page, make_stack):
     assert opened.strongest() == []
 
 
+@pytest.mark.sweep
 def test_what_tokens_that_are_left_out_get_may_be_no_number(open_page, make_stack):
     attention = np.full((3, 3), 1 / 3)
     attention[1] = np.nan
@@ -239,6 +247,7 @@ def test_what_tokens_that_are_left_out_get_may_be_no_number(open_page, make_stac
     assert opened.text("#left-out") == "The weight of the tokens left out is not a number."
 
 
+@pytest.mark.sweep
 def test_zero_is_said_as_zero(open_page, make_stack):
     opened = open_page(make_stack(["a", "b"], given={(0, 0): np.array([[1.0, 0.0], [1e-9, 1.0]])}))
     assert opened.hover(0, 1)[2] == "0"
@@ -280,6 +289,7 @@ def test_a_click_on_a_row_lists_its_strongest_keys(open_page, sentence):
     assert all(true_to(weight, each) for (_, weight), each in zip(listed, -np.sort(-row), strict=True))
 
 
+@pytest.mark.sweep
 def test_without_a_query_the_strongest_weights_of_the_head_are_listed(open_page, sentence):
     opened = open_page(sentence)
     attention = of(sentence, 0, 0)
@@ -289,6 +299,7 @@ def test_without_a_query_the_strongest_weights_of_the_head_are_listed(open_page,
     ]
 
 
+@pytest.mark.sweep
 def test_a_strong_weight_in_the_list_leads_to_its_query(open_page, sentence):
     opened = open_page(sentence)
     query = opened.strongest()[2][0]
@@ -297,6 +308,7 @@ def test_a_strong_weight_in_the_list_leads_to_its_query(open_page, sentence):
     assert opened.text("#detail-heading").split() == ["Query", *query.split()]
 
 
+@pytest.mark.sweep
 def test_special_tokens_can_be_left_out(open_page, sentence):
     opened = open_page(sentence, fragment="layer=0&head=0&query=2")
     opened.page.locator("#special").uncheck()
@@ -319,6 +331,7 @@ def generated(make_stack):
     return make_stack(tokens[4:], tokens, given={(0, 0): own}, first_query=4)
 
 
+@pytest.mark.sweep
 def test_a_query_is_numbered_by_its_position(open_page, generated):
     opened = open_page(generated)
     best = {row[:2] for row in opened.strongest()[:3]}
@@ -340,6 +353,7 @@ def test_a_link_names_a_query_by_its_position(open_page, generated):
     assert opened.text("#detail-heading") == "Strongest weights", "position 2 is no query"
 
 
+@pytest.mark.sweep
 def test_lines_of_the_last_queries_lead_to_their_keys(open_page, generated):
     opened = open_page(generated, fragment="view=lines&query=6")
     lines = "looks.lines.linesAt(scene, looks.lines.focus(scene)).at(-1)"
@@ -347,6 +361,7 @@ def test_lines_of_the_last_queries_lead_to_their_keys(open_page, generated):
     assert (strongest["query"], strongest["key"]) == (2, 6)
 
 
+@pytest.mark.sweep
 def test_a_search_finds_queries_and_what_stood_before_them(open_page, generated):
     opened = open_page(generated)
     opened.page.fill("#search", "the")
@@ -424,6 +439,7 @@ def test_a_search_scrolls_to_what_it_finds(open_page, make_stack):
     opened.until("by('plot').scrollTop > 2000")
 
 
+@pytest.mark.sweep
 def test_a_token_that_is_only_a_key_is_found_too(open_page, cross):
     opened = open_page(*cross, fragment="stack=cross")
     opened.page.fill("#search", "cat")
@@ -452,6 +468,7 @@ def test_blocks_show_one_text_looking_at_another(open_page, pair, block, queries
     assert true_to(weight, of(pair, 0, 0)[query, key])
 
 
+@pytest.mark.sweep
 def test_one_text_has_no_blocks(open_page, sentence):
     assert not open_page(sentence).page.locator("#blocks").is_visible()
 
@@ -469,6 +486,7 @@ def test_stacks_can_be_switched(open_page, cross):
     assert "3 queries, 4 keys" in opened.text(".facts:visible")
 
 
+@pytest.mark.sweep
 def test_a_shared_head_of_K_and_V_is_named_beside_the_head(open_page, cross):
     opened = open_page(*cross, fragment="stack=cross&layer=1&head=3")
     opened.wait_for(1, 3, stack="cross")
@@ -510,6 +528,7 @@ def test_weights_lie_over_the_patches_of_a_picture(open_page, pictured):
     assert int(np.argmax(blueness())) == 5, "patch 1,0 looks at patch 1,2, which is key 6"
 
 
+@pytest.mark.sweep
 def test_a_picture_is_seen_under_the_weights(open_page, pictured):
     opened = open_page(pictured, fragment="view=picture&query=0")
     left, right = (opened.see(f"looks.picture.boxOf(scene, {key})") for key in (1, 3))
@@ -588,6 +607,7 @@ def test_a_link_to_what_is_not_there_leads_to_what_is(open_page, sentence, fragm
     assert opened.text("#detail-heading") == "Strongest weights"
 
 
+@pytest.mark.sweep
 def test_the_query_that_was_asked_for_is_chosen_at_first_and_can_be_let_go(open_page, sentence):
     opened = open_page(sentence, query=2)
     opened.wait_for(0, 0)
@@ -689,7 +709,7 @@ def test_light_and_dark_follow_the_reader_and_the_button(open_page, sentence, tm
     assert opened.colour(*opened.cell(6, 0)) == seen[False][1]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("width", [400, 800, 2560])
 @pytest.mark.parametrize("view", ["map", "lines", "picture"])
 def test_the_page_is_as_wide_as_the_window(open_page, pictured, make_stack, width, view, tmp_path):
@@ -707,6 +727,7 @@ def test_the_page_is_as_wide_as_the_window(open_page, pictured, make_stack, widt
     assert opened.see("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.sweep
 def test_a_sharp_screen_gets_sharp_pixels(open_page, sentence):
     opened = open_page(sentence, density=2)
     assert opened.see("canvas.width / canvas.getBoundingClientRect().width") == pytest.approx(
@@ -763,6 +784,7 @@ def test_everything_can_be_done_with_the_keyboard(open_page, sentence):
     assert not opened.page.locator("#help").is_visible()
 
 
+@pytest.mark.sweep
 def test_a_query_that_is_chosen_in_the_list_keeps_the_focus_there(open_page, sentence):
     opened = open_page(sentence)
     focused = "(document.activeElement.closest('#strongest tr') ?? document.body).dataset"
@@ -778,6 +800,7 @@ def test_a_query_that_is_chosen_in_the_list_keeps_the_focus_there(open_page, sen
     assert opened.see("document.activeElement.closest('tr').sectionRowIndex") == 0
 
 
+@pytest.mark.sweep
 def test_the_plot_takes_the_focus_of_a_list_that_is_empty(open_page, make_stack):
     nothing = np.full((3, 3), np.nan)
     opened = open_page(make_stack(["a", "b", "c"], given={(0, 0): nothing}), query=1)
@@ -787,6 +810,7 @@ def test_the_plot_takes_the_focus_of_a_list_that_is_empty(open_page, make_stack)
     assert opened.see("document.activeElement.id") == "plot"
 
 
+@pytest.mark.sweep
 def test_the_focus_goes_along_with_the_head(open_page, sentence):
     opened = open_page(sentence)
     focused = "[document.activeElement.getAttribute('aria-label'), document.activeElement.tabIndex]"
@@ -824,6 +848,7 @@ def test_what_a_pointer_is_moved_over_is_not_said_and_what_it_chooses_is(open_pa
     opened.until("by('said').textContent === 'Query cat 2'")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("view", ["map", "lines", "picture"])
 def test_another_head_is_said_by_its_name(open_page, pictured, view):
     opened = open_page(pictured, fragment=f"view={view}&query=2")
@@ -834,6 +859,7 @@ def test_another_head_is_said_by_its_name(open_page, pictured, view):
     assert opened.text("#said") == "Layer 0, head 1"
 
 
+@pytest.mark.sweep
 def test_large_steps_lead_to_the_ends_of_the_map(open_page, make_stack):
     opened = open_page(make_stack([str(i) for i in range(35)]))
     opened.page.focus("#plot")
@@ -934,6 +960,7 @@ def test_tab_reaches_every_control(open_page, pair):
     }
 
 
+@pytest.mark.sweep
 def test_arrows_in_the_lines_and_in_the_picture_choose_what_enter_takes(open_page, pictured):
     opened = open_page(pictured, fragment="view=picture&query=1")
     opened.page.focus("#plot")
@@ -947,6 +974,7 @@ def test_arrows_in_the_lines_and_in_the_picture_choose_what_enter_takes(open_pag
     opened.until("page.query === 6")
 
 
+@pytest.mark.sweep
 def test_names_and_roles_are_there_for_who_cannot_see(open_page, sentence):
     opened = open_page(sentence)
     page = opened.page
@@ -997,6 +1025,7 @@ def test_every_weight_of_the_bundled_model_comes_through(open_page, minilm):
 # Without JavaScript.
 
 
+@pytest.mark.sweep
 def test_without_javascript_one_head_is_a_table(chromium, make_stack, tmp_path):
     drawn = np.array([[1, 0], [0.25, 0.75]], "float32")
     path = tmp_path / "page.html"
@@ -1010,10 +1039,12 @@ def test_without_javascript_one_head_is_a_table(chromium, make_stack, tmp_path):
     assert texts == [["", "[CLS]", "<b>"], ["[CLS]", "100", "0"], ["<b>", "25", "75"]]
 
 
+@pytest.mark.sweep
 def test_with_javascript_that_table_is_gone(open_page, make_stack):
     assert open_page(make_stack(SENTENCE)).page.locator("#still").count() == 0
 
 
+@pytest.mark.sweep
 def test_a_single_head_does_not_fill_a_narrow_page(open_page, make_stack):
     page = open_page(make_stack(SENTENCE, layers=1, heads=1), width=700).page
     assert page.locator("#heads [role=gridcell]").bounding_box()["width"] < 150

@@ -78,6 +78,7 @@ def assert_equal(ours: AdaptedWeights, merged: torch.nn.Module) -> int:
     return changed
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES)
 def test_merged_weights_are_those_of_peft(adapted, case):
     tuned, ours = adapted(*CASES[case])

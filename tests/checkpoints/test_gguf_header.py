@@ -75,6 +75,7 @@ def array(kind, length) -> bytes:
     return struct.pack("<IQ", kind, length)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("alignment", [None, 64])
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_header_is_read_as_the_gguf_package_reads_it(tmp_path, version, alignment):

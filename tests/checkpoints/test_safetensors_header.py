@@ -163,6 +163,7 @@ def test_a_length_that_lies_is_refused(tmp_path, length):
     assert f"its header should have {length} bytes" in refused(path)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(
     "repeated",
     ["[", '{"":', '{},', '[],', '"a":1,', '"a' + "a" * 99, " ", '"a":{"dtype":"F32"},', "\\"],
@@ -182,6 +183,7 @@ def test_a_long_header_takes_bounded_memory_and_time(tmp_path, start, repeated):
         tracemalloc.stop()
 
 
+@pytest.mark.sweep
 def test_too_many_tensors_are_refused(tmp_path):
     entries = (f'"{i}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for i in range(2**18 + 2))
     path = write(tmp_path / "x.safetensors", "{" + ",".join(entries) + "}", 0)

@@ -87,6 +87,7 @@ def assert_close(ours, theirs, what, tolerance=1e-10):
     assert float((ours - theirs).abs().max()) < tolerance, what
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("family", swept(ASKED, SOME))
 def test_what_each_slice_makes_is_what_attention_gets(saved, family):
     checkpoint = saved(family)

@@ -114,6 +114,7 @@ def test_interrupting_exits_130_without_a_traceback():
     assert (running.returncode, err) == (130, "attnscope: interrupted.\n")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in OF_THE_USERS_CODE])
 def test_json_is_one_document_and_nothing_else(attnscope, command):
     of_a_model = {"card": ["minilm"], "model": ["minilm"], "heads": ["minilm", "--text", "The cat sat."]}

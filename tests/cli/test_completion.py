@@ -59,6 +59,7 @@ def test_commands_and_options_are_completed(complete):
     ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("line", "values"),
     [

@@ -23,6 +23,7 @@ def run(*command, **environment):
     )  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_settings_that_torch_refuses_are_an_error_in_one_line():
     r = run("-m", "attnscope", *SMALL, TORCH_LOGS="bogus")

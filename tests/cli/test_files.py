@@ -238,7 +238,7 @@ def test_the_longest_name_that_a_disk_takes_is_written(tmp_path, write, writer):
     assert path.stat().st_size > 40
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_full_disk_is_one_line_and_the_results_are_shown_all_the_same(
     write, full_disk, monkeypatch, writer
@@ -314,7 +314,7 @@ def test_the_status_of_a_program_that_fails_is_kept_where_its_trace_cannot_be_wr
 # Nobody reads on
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("writer", SHOWN_ON_STDOUT)
 def test_files_are_written_even_if_nobody_reads_the_results(here, monkeypatch, tmp_path, writer):
     path = named(tmp_path, writer)

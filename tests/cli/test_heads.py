@@ -672,6 +672,7 @@ def test_processes_of_a_machine_share_its_memory(monkeypatch):
 # Mistakes
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -737,6 +738,7 @@ def test_mistakes_are_told_in_a_line_and_nothing_is_written(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == contents
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -755,6 +757,7 @@ def test_what_the_model_lacks_is_told(attnscope, monkeypatch, tmp_path, options,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -898,7 +901,7 @@ def test_a_model_without_maps_of_its_tokens_is_told(attnscope, saved, family, op
     assert f"({family}) returns weights of the shape" in error
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("start", [None, "abc", -5, 10**6, 1.5, True, 2**70])
 @pytest.mark.parametrize("command", ["heads", "model"])
 def test_a_decoder_that_starts_with_no_token_is_told(attnscope, tmp_path, command, start):

@@ -84,6 +84,7 @@ def options_of(command):
     return [each for each in Commands()[command].params if isinstance(each, TyperOption)]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_lists_the_common_options_and_says_where_the_others_are(attnscope, command):
     brief, whole = attnscope(command, "--help").out, attnscope(command, "--help-all").out
@@ -97,6 +98,7 @@ def test_help_lists_the_common_options_and_says_where_the_others_are(attnscope, 
     assert brief.count("\n  $ attnscope ") == whole.count("\n  $ attnscope ") >= 3
 
 
+@pytest.mark.few(13)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_help_fits_into_a_terminal(attnscope, monkeypatch, command, columns):
@@ -170,7 +172,7 @@ def files(tmp_path, monkeypatch, minilm):
         sys.modules.pop(module, None)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("command", "example"), EXAMPLES, ids=lambda text: text[:60])
 def test_examples_run(attnscope, files, command, example):
     program, *words = shlex.split(example)

@@ -14,7 +14,7 @@ HEADS = ["heads", "minilm", *TEXT, "--metrics", "entropy"]
 NO_TEXT = 'there is no text to attend in (--text "…")'
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("command", "idle", "why"),
     [

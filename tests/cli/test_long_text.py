@@ -42,6 +42,7 @@ def test_a_file_is_read_whole_as_one_text(attnscope, llama, tmp_path):
     assert one.json["pooling"] is None
 
 
+@pytest.mark.sweep
 def test_beside_a_file_stands_what_stands_beside_a_text(attnscope, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("The cat sat.")
@@ -148,6 +149,7 @@ def test_a_query_of_a_pooled_map_is_whole_in_every_format(attnscope, llama, file
     assert "there is no query 301: queries are 0 to 300." in r.err
 
 
+@pytest.mark.sweep
 def test_strongest_keys_of_a_pooled_map_are_those_of_the_whole_map(attnscope, llama, file):
     command = ["model", llama, "--file", file, "--layer", 1, "--head", 2, "--top", 4]
     whole, own = (attnscope(*command, *more, "-f", "json").json for more in ([], ["--pool", "max"]))
@@ -197,6 +199,7 @@ def test_maps_that_are_too_large_for_memory_are_saved_whole(
         assert abs(ours[name] - theirs[name]).max() <= 1e-6
 
 
+@pytest.mark.sweep
 def test_blocks_of_queries_make_the_same_file(attnscope, llama, file, tmp_path, monkeypatch):
     from attnscope.models import memory_plan as plan
 

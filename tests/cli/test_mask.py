@@ -125,6 +125,7 @@ def test_several_masks_have_names(attnscope, tmp_path):
         assert json.loads(file.metadata()["layers"]) == {"mask": [0, 1, 2, 3, 4, 5]}
 
 
+@pytest.mark.sweep
 def test_figures_and_pages_are_written(attnscope, tmp_path):
     files = [tmp_path / name for name in ("a.png", "a.svg", "a.pdf", "a.html")]
     for file in files:

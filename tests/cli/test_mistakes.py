@@ -58,6 +58,7 @@ def test_an_unknown_command_suggests_a_command(attnscope, word, hint):
     assert r.err == f"attnscope: error: there is no command {word!r}.\n  try  {hint}\n"
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
@@ -268,6 +269,7 @@ def test_a_mistake_says_what_is_wrong_and_what_to_do(attnscope, line, message, h
     assert r.err == f"attnscope: error: {message}\n  try  {hint}\n"
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_without_its_value_has_an_example_that_parses(attnscope, command):
     """Sizes and texts that the library checks later may still be refused there."""

@@ -211,6 +211,7 @@ def test_verify_exits_1_when_observing_changes_the_output(attnscope, monkeypatch
     assert [check["ok"] for check in r.json["checks"]] == [True, False]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, saved, family, dtype):

@@ -21,6 +21,7 @@ def ranked(path):
     }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("family", "more"),
     [

@@ -242,6 +242,7 @@ def test_a_program_runs_as_python_runs_it(program, tmp_path):
     assert watched.stderr.removesuffix(plain.stderr).split("\n")[0] == "helper.py:Thing"
 
 
+@pytest.mark.sweep
 def test_a_module_runs_as_python_runs_it(program, tmp_path):
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "__init__.py").write_text("")
@@ -459,6 +460,7 @@ def test_what_is_compiled_inside_of_a_call_is_compiled_as_it_was(program):
     assert "\ncall 1 · float32" in watched.stderr
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_call_that_fails_is_shown_and_the_program_fails_as_it_did(program):
     program.write(
@@ -524,6 +526,7 @@ def test_that_a_target_was_not_called_is_said_only_if_it_was_not(program, what):
     assert (watched.returncode, watched.stderr) == (0, f"attnscope: note: {note}\n")
 
 
+@pytest.mark.sweep
 def test_a_program_that_ends_at_once_has_its_status_and_its_trace(program):
     program.write(helper=PLAIN, program="import helper, os; helper.Thing().forward(1); os._exit(5)")
     watched = program.watched("--watch", "helper.py:Thing", "--calls", "2", "program.py")

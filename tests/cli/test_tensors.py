@@ -135,7 +135,7 @@ MASKS = {
 }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("past", [0, 2])
 @pytest.mark.parametrize("mask", MASKS)
 def test_by_columns_the_vectors_of_files_and_of_masks_are_columns(attnscope, files, mask, past):

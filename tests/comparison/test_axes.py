@@ -107,6 +107,7 @@ def test_shapes_inside_and_outside_of_windows_are_those_of_their_lines():
     assert result["x_merged"].shape == result["x_merged"].a.shape
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("n", [5, 4])
 @pytest.mark.parametrize("cls", [Attention, FoldedHeads])
 def test_attention_along_the_batch_names_batch_first(cls, n):

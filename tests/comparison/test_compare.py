@@ -46,7 +46,7 @@ def other_style(style):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("b", NAMES)
 @pytest.mark.parametrize("a", NAMES)
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 def test_correct_attention_in_two_styles_is_equal(tmp_path, a, b, dtype):
     result = compared(tmp_path, a, b, dtype=dtype)
     assert (result.status, result.divergences, result.notices) == ("equal", [], [])
@@ -54,7 +54,7 @@ def test_correct_attention_in_two_styles_is_equal(tmp_path, a, b, dtype):
 
 
 @pytest.mark.parametrize(("style", "mistake"), PLANTED)
-@pytest.mark.few(15)
+@pytest.mark.few(8)
 def test_a_planted_mistake_is_found(tmp_path, style, mistake):
     planted = MISTAKES[mistake]
     result = compared(tmp_path, other_style(style), style, mistake)
@@ -65,7 +65,7 @@ def test_a_planted_mistake_is_found(tmp_path, style, mistake):
 
 
 @pytest.mark.parametrize(("style", "one", "other"), PAIRS)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_two_planted_mistakes_are_found(tmp_path, style, one, other):
     result = compared(tmp_path, other_style(style), style, one, other)
     found = {(each.role, cause) for each in result.divergences for cause in each.cause.split(" + ")}
@@ -75,7 +75,7 @@ def test_two_planted_mistakes_are_found(tmp_path, style, one, other):
     assert result.explained
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "mistake", ["scale of d_feat", "mask top-left", "keys shared interleaved", "bias missing in V"]
 )
@@ -332,7 +332,7 @@ OTHER_MISTAKES = {
 }  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("mistake", OTHER_MISTAKES)
 @pytest.mark.parametrize("style", ["heads first", "folded batch", "fused"])
 def test_a_mistake_in_several_lines_is_found(tmp_path, style, mistake):

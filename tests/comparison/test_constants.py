@@ -12,6 +12,7 @@ WIDE = {"init": {"width": 12, "h": 3}, "inputs": {"x": "B:2,T:7,width"}}
 NARROW = {"init": {"width": 12}, "inputs": {"x": "B:2,T:7,width"}}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("right", "wrong", "options", "found"),
     [

@@ -43,7 +43,7 @@ CORRECT = [
 
 @pytest.mark.parametrize(("name", "options", "notice"), CORRECT)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.few(11)
+@pytest.mark.few(6)
 def test_correct_attention_equals_mha(code, name, options, notice, dtype):
     result = compare(code(name), "mha", init=D, backward=True, dtype=dtype, **options)
     assert (result.status, result.divergences) == ("equal", [])
@@ -55,6 +55,7 @@ def test_correct_attention_equals_mha(code, name, options, notice, dtype):
         assert any(notice in each for each in result.notices)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("init", "options", "notice"),
     [
@@ -244,7 +245,7 @@ def test_a_table_in_float32_is_rounding_however_far_its_positions(tmp_path):
 # Mistakes.
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "old", "new", "causal", "expected"),
     [

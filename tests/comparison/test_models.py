@@ -130,7 +130,7 @@ def compared(model, source=None, **options):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 def test_attention_from_the_paper_equals_that_of_the_model(model, dtype):
     result = compared(model, dtype=dtype)
     assert result.status == "equal", result.divergences
@@ -175,7 +175,7 @@ PLANTED = [(model, *each) for model, mistakes in MISTAKES.items() for each in mi
 
 
 @pytest.mark.parametrize(("model", "right", "wrong", "role", "cause"), PLANTED)
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_a_mistake_in_attention_from_a_paper_is_found(
     tmp_path, monkeypatch, model, right, wrong, role, cause
 ):
@@ -303,6 +303,7 @@ def test_a_layer_runs_in_the_dtype_of_its_model(checkpoints):
     assert {each.cause for each in result.divergences} == {"rotary angles rounded"}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("family", "own", "causes"),
     [

@@ -23,6 +23,7 @@ def fails(action):
     return False
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", every_result())
 def test_a_result_is_written_in_each_of_its_formats(name, tmp_path):
     result = every_result()[name]
@@ -34,6 +35,7 @@ def test_a_result_is_written_in_each_of_its_formats(name, tmp_path):
             assert suffix in (".npy", ".safetensors", ".npz", ".pt", *PICTURES)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("name", every_result())
 def test_a_result_is_shown_in_every_format_without_any_part(name, tmp_path):
     for _, variant in without_a_part(every_result()[name]):

@@ -310,6 +310,7 @@ def test_another_field_can_be_read(attnscope, bert, write):
     assert_is(attnscope(*command).json, naive_rows(bert, TEXTS))
 
 
+@pytest.mark.sweep
 def test_a_long_stretch_without_a_text_is_passed_over(attnscope, bert, write):
     gap = ['{"no": "text"}'] * 80_000  # more than a mebibyte: a window without a text
     for lines in ([*gap, *objects(TEXTS)], [*objects(TEXTS), *gap], objects(TEXTS)):

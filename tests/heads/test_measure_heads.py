@@ -376,6 +376,7 @@ def test_a_model_that_draws_leaves_the_random_state_of_its_caller(saved, functio
     assert_unchanged(model, before)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("texts", [SHORT, TEXTS], ids=["one text", "a corpus"])
 @pytest.mark.parametrize("family", ["bert", "llama", "xlnet"])

@@ -47,6 +47,7 @@ def expected(families: Callable[[str], Family]) -> Callable[[str], dict]:
     return cache(lambda name: families(name).expected())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "family", swept([*SEEN, *TWO_STACKS, *EAGER], [*SOME, "lfm2", "bloom", "deberta-v2"])
 )

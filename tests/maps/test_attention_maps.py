@@ -64,6 +64,7 @@ def flags(options: dict) -> list[str]:
 # As the command line
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("family", "options"),
     [
@@ -154,6 +155,7 @@ def _numbers(weights):
     return [_numbers(each) for each in weights] if isinstance(weights, list) else weights
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["mpnet", "gpt_neo", "gpt_oss", "xlnet", "granite_swa", "modernbert"])
 def test_a_loaded_model_of_any_kind_has_the_very_maps_of_its_folder(folders, family):
     """Of those too whose attention is only to be had from their own eager attention."""

@@ -13,6 +13,7 @@ from attnscope.families.model_types import Typed
 from attnscope.model_card.verify import verify_cache
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "family",
     [

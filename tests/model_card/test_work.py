@@ -77,6 +77,7 @@ def counted(config, n_tokens, auto="AutoModelForCausalLM", at_once=False):
     return model, sum(products), weights
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("own", MODELS, ids=lambda own: own["model_type"])
 @pytest.mark.parametrize("n_tokens", [4, 7])
 def test_prefill_has_the_flops_that_pytorch_counts_token_by_token(own, n_tokens):
@@ -85,6 +86,7 @@ def test_prefill_has_the_flops_that_pytorch_counts_token_by_token(own, n_tokens)
     assert sum(prefill_flops(each, n_tokens, 0) for each in layers) == products > 0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("own", MODELS[:4], ids=lambda own: own["model_type"])
 def test_one_token_has_the_flops_that_pytorch_counts_for_it(own):
     (_, longer, _), (_, shorter, _) = counted(SMALL | own, 7), counted(SMALL | own, 6)

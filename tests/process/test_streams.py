@@ -64,6 +64,7 @@ def test_a_mistake_has_its_status_where_nobody_can_be_told(shell):
     assert shell("% sdpa --dry-run 2>&- >&-").returncode == 2
 
 
+@pytest.mark.sweep
 def test_a_file_is_written_where_a_result_cannot_be_printed(shell, tmp_path):
     r = shell("% sdpa --nq 3 --save x.npz >&- 2>&-")
     assert r.returncode == 2

@@ -41,7 +41,7 @@ def flags(options):
     return line
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("formula", "options"), PAIRS)
 @pytest.mark.parametrize(
     "more", [{}, {"explain": True, "verify": True}, {"stats": True, "source": True}]
@@ -263,6 +263,7 @@ def test_a_trace_is_saved_as_its_tensors_and_as_its_records(tmp_path, attnscope,
         assert (tmp_path / f"trace.{suffix}").read_text() == printed
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("fill", "dtype", "softmax_dtype", "is_nan"),
     [

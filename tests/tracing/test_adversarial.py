@@ -1844,7 +1844,7 @@ def assert_same(ours, plain, where):
         assert ours == plain, where
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", cases(MISSES))
 def test_all_rows_are_recorded_and_no_others(name, module_of):
     source = source_of(name)
@@ -1859,7 +1859,7 @@ def test_all_rows_are_recorded_and_no_others(name, module_of):
     assert differing == {}  # how often it was recorded, and how often it should have been
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", cases(CHANGES))
 def test_nothing_changes_when_it_is_traced(name, module_of):
     source = source_of(name)

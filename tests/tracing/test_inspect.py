@@ -116,7 +116,7 @@ def assert_named(trace):
 # As the command.
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "options", "flags"),
     [
@@ -411,6 +411,7 @@ def test_sizes_in_a_configuration_name_axes(configured, kind, n_embd, n_head, T)
     assert trace.sizes.keys() == {"B", "T", *sizes, *(["n_kv_head"] if shared else [])}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("heads", [4, 6])
 @pytest.mark.parametrize("is_text", [True, False])
 def test_sizes_in_a_dictionary_name_axes(configured, heads, is_text):

@@ -114,6 +114,7 @@ def test_the_annotated_file_runs_and_its_annotations_are_true(mine):
         assert all(map(isinstance, out, typing.get_args(hints["return"])))
 
 
+@pytest.mark.sweep
 def test_a_second_time_nothing_changes_and_the_check_holds(mine, attnscope):
     run = ["trace", "mine_to_hint.py:Attention", *ARGUMENTS]
     r = attnscope(*run, "--annotate=jaxtyping", "--write")

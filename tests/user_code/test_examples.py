@@ -45,7 +45,7 @@ def attend(q, k):
 """
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("target", "arguments", "hint"),
     [

@@ -105,6 +105,7 @@ def test_a_change_of_rank_one_in_one_head_is_found_with_its_size(changed, family
     assert not table.notices
 
 
+@pytest.mark.few(4)
 @FAMILIES
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_rotation_of_the_heads_basis_leaves_qk_and_ov_unchanged(changed, family, dtype):

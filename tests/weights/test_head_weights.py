@@ -27,6 +27,7 @@ def folders(tmp_path_factory):
     return folder
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("family", "options", "flags"),
     [

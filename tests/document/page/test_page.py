@@ -129,6 +129,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_a_page_of_hostile_names_has_the_elements_of_a_page_of_harmless_ones(hostile):
     def page(text):

@@ -49,6 +49,7 @@ def test_each_metric_has_a_panel_with_its_values_and_its_scale():
         assert (axes.get_xlabel(), axes.get_ylabel()) == ("head", "layer")
 
 
+@pytest.mark.sweep
 def test_panels_and_scales_do_not_overlap():
     for size in [(6, 12), (30, 9), (80, 64), (1, 1)]:
         figure = Figure()

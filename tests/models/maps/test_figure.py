@@ -96,7 +96,7 @@ NAMES = {
 """Names of models and of tokens."""
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
 def test_an_svg_is_well_formed_whatever_a_model_and_tokens_are_called(tmp_path, vision, name):
     path = tmp_path / "x.svg"

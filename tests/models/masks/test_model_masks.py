@@ -201,6 +201,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("options", "message"), MISTAKES, ids=lambda value: str(value)[:40])
 def test_mistakes_name_the_model(options, message):
     with pytest.raises(AttnscopeError) as caught:

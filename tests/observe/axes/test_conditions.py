@@ -206,7 +206,7 @@ MODULES = {
 }  # fmt: skip
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", MODULES)
 def test_a_condition_is_required_only_if_the_code_rejects_all_other_sizes(attnscope, case):
     name, init, inputs, required, assumed, dims = MODULES[case]
@@ -236,6 +236,7 @@ def test_assumed_conditions_are_shown_only_if_all_columns_are(attnscope):
     assert "assumed: n_head is a multiple of n_kv_head" in attnscope(*line, "--wide").out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("table", "where"),
     [("P,d", ["P=2*n-1"]), ("P:13,d", ["P=2*n-1"]), ("2*n-1,d", []), ("n+n-1,d", [])],

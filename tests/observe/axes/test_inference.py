@@ -79,6 +79,7 @@ HEADS_DIMS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -292,6 +293,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES)
 def test_what_code_asks_of_sizes_is_found_out_and_axes_get_their_names(traced, case):
     source, (init, inputs), asked, expected = CASES[case]
@@ -577,6 +579,7 @@ EQUAL_SIZES = [
 EVERY = [*CORPUS, *(pytest.param(*case, marks=pytest.mark.sweep) for case in EQUAL_SIZES)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("target", "init", "inputs", "expected"), EVERY, ids=[c[0] for c in [*CORPUS, *EQUAL_SIZES]]
 )

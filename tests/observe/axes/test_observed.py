@@ -67,6 +67,7 @@ class Causal(nn.Module):
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "shape", [(2, 5, 48), (4, 4, 48), (2, 12, 48), (1, 7, 48), (3, 1, 48), (48, 48, 48)]
 )
@@ -106,6 +107,7 @@ class Grouped(nn.Module):
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("n", "m"), [(5, 7), (5, 5), (8, 4), (4, 8)])
 def test_groups_of_heads_and_two_lengths_are_told_apart(dims, n, m):
     found = dims(GROUPED, "Grouped(32, 4, 2)", torch.randn(2, n, 32), torch.randn(2, m, 32))

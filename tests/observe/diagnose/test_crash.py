@@ -195,7 +195,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", CASES)
 def test_what_fails_is_told_with_its_operands_and_the_axes_that_disagree(crash_of, name):
     line, inputs, expression, operands, disagreement = CASES[name]
@@ -413,6 +413,7 @@ RAISED = {
 }  # fmt: skip
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", RAISED)
 def test_what_the_code_raises_itself_is_told_as_it_stands(crash_of, name):
     line, expression, error = RAISED[name]
@@ -504,6 +505,7 @@ class Fragile:
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("expression", "texts"),
     [
@@ -529,6 +531,7 @@ WORDLESS = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("what", WORDLESS)
 @pytest.mark.parametrize("where", ["f", "A"])
 def test_an_exception_whose_own_text_fails_is_told_by_its_kind(attnscope, written, what, where):
@@ -569,6 +572,7 @@ def test_notes_of_an_exception_that_fail_are_left_out(crash_of):
     assert crash["error"].endswith("Noted: words")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("subexpressions", [False, True])
 @pytest.mark.parametrize(
     "line",

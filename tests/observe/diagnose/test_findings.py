@@ -112,7 +112,7 @@ def test_every_wrong_class_has_its_case():
     assert classes == list(WRONG)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", WRONG)
 def test_each_mistake_is_found_once_and_at_its_line(found, name):
     init, inputs, text, words = WRONG[name]
@@ -274,6 +274,7 @@ PAIRS = [(name, list(HOW)[i % len(HOW)]) for i, name in enumerate(RIGHT)]
 """Each class in one of the ways, and each way with several classes."""
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize(("name", "how"), swept(product(RIGHT, HOW), PAIRS))
 def test_nothing_is_found_in_what_is_right(found, name, how):
     more = HOW[how]
@@ -282,6 +283,7 @@ def test_nothing_is_found_in_what_is_right(found, name, how):
     assert found(*RIGHT[name], *more) == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["Expanded", "Absorbed", "Joined", "Filled", "Fused", "Premultiplied"])
 def test_the_scale_of_latent_attention_is_that_before_a_projection_was_absorbed(found, name):
     assert found(f"absorbed.py:{name}", [], ["x=n_batch:2,n:7,d_model"]) == []
@@ -380,7 +382,7 @@ SELDOM = {
 }  # fmt: skip
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("target", "init", "inputs"),
     [(target, *case) for target, cases in SELDOM.items() for case in cases],
@@ -417,7 +419,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("target", "right", "wrong", "words"), MISTAKES)
 def test_the_same_with_a_mistake_is_found_at_its_line(found, tmp_path, target, right, wrong, words):
     file, _, name = target.partition(":")
@@ -480,7 +482,7 @@ def function(body, arguments="Q, K, V"):
     return f"def f({arguments}):\n" + "".join(f"    {line}\n" for line in body.split("\n"))
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", FINE)
 def test_no_fault_is_found_with(found_in, name):
     assert found_in(function(FINE[name]), QKV) == []
@@ -512,7 +514,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_with(found_in, name):
     body, line, words = FAULTS[name]
@@ -570,6 +572,7 @@ NUMBERS = {"-inf": 'float("-inf")', "-1e9": "-1e9", "the least": "torch.finfo(to
 PAIRED = [(way, list(NUMBERS)[i % 3]) for i, way in enumerate(HIDE)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("way", "number"), swept(product(HIDE, NUMBERS), PAIRED))
 def test_a_mask_that_hides_some_keys_is_fine_and_one_that_hides_all_is_not(found_in, way, number):
     for hidden, rows in {"torch.ones(5, 7).triu(1) > 0": 0, "torch.ones(5, 7).triu(-1) > 0": 2}.items():
@@ -648,7 +651,7 @@ HANDLED = {
 }  # fmt: skip
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", HANDLED)
 def test_a_query_that_sees_no_key_is_no_mistake_where(found_in, name):
     assert found_in(function(HANDLED[name]), SHAPES) == []
@@ -733,6 +736,7 @@ def test_a_large_copy_is_told_and_a_small_one_is_not(found_in, monkeypatch, name
     assert why in message
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "body",
     [

@@ -245,7 +245,7 @@ def test_parts_of_a_tensor_are_called_by_what_was_asked_for():
     assert printed(trace, values) == "\nQ[0]  d_K  2  input\n  1  2\n"
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("width", range(50, 201, 10))
 def test_no_line_is_wider_than_the_terminal(width):
     rng = np.random.default_rng(0)

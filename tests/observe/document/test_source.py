@@ -296,7 +296,7 @@ def test_docstrings_are_left_out_and_methods_named(mha):
     assert "        return x" in code
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("width", range(50, 201, 10))
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(rotary, projected, mha, width):
     for trace in (rotary, projected, mha):

@@ -374,7 +374,7 @@ RESULTS = {
 OUT, WEIGHTS = {"out": "out"}, {"weights": "attention"}
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("kind", "members"),
     [

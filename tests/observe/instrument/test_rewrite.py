@@ -76,7 +76,7 @@ BINDINGS = {
 }
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("kind", BINDINGS)
 def test_each_kind_of_binding_is_recorded_once(kind, module_of):
     body, expected = BINDINGS[kind]

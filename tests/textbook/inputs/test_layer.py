@@ -69,6 +69,7 @@ def compared(model, run, stack, layer):
     return open_layer(model, layer, stack.name), difference, trace
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", swept([*FAMILIES, *ALIKE], default=DEFAULT))
 def test_a_layer_is_that_of_transformers_or_says_what_it_leaves_out(family, monkeypatch):
     monkeypatch.setattr(families, "FAMILIES", FAMILIES | ALIKE)

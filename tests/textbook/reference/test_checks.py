@@ -207,7 +207,7 @@ def test_dropped_weights_that_do_not_grow_are_found(run_mha):
     assert ran.failed() == {"naive"}
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("run", "options", "name", "failed"),
     [

@@ -34,6 +34,7 @@ def test_pytorchs_formula_gives_zeros_to_a_query_that_sees_no_key(dtype, d_V):
 # What cannot be expressed.
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "formula", "module"),
     [
@@ -87,7 +88,7 @@ def test_numbers_that_rounding_decides_are_not_compared(run_sdpa):
 # What is compared all the same.
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("form", ["rows", "columns"])
 @pytest.mark.parametrize(
     ("mask", "options", "formula", "module", "naive", "sums"),
@@ -166,7 +167,7 @@ def test_a_reference_of_a_part_says_of_which(run_sdpa, options, formula, module)
 # nn.MultiheadAttention does what its weights were set for.
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("scale", [0.3, -2.0, 0.0])
 @pytest.mark.parametrize("n_kv_head", [1, 2, 4])
 @pytest.mark.parametrize(("d_K", "d_V"), [(6, 6), (6, 3), (2, 7)])

@@ -13,6 +13,7 @@ def tolerance(ran, name="naive"):
     return check.tolerance
 
 
+@pytest.mark.sweep
 def test_each_dtype_has_the_tolerance_of_its_precision(run_sdpa, run_mha):
     for run in (run_sdpa, run_mha):
         checks = {dtype: run(dtype=dtype).checks() for dtype in DTYPES}
@@ -85,7 +86,7 @@ def test_a_long_head_is_looked_at_in_parts(run_sdpa, monkeypatch):
     assert tolerance(ran) == pytest.approx(whole)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1e-4, 1.0, 100.0])
 @pytest.mark.parametrize("kind", ["normal", "positive", "repeated", "alike", "sparse", "one large axis"])

@@ -63,6 +63,7 @@ def test_a_key_is_seen_if_every_word_lets_it_be_seen(texts, first, query, batch,
     assert style == "bool" or set(np.unique(mask)) <= {0.0, -np.inf}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("style", ["bool", "additive"])
 @pytest.mark.parametrize("diagonal", [-1, 1])
 def test_a_mask_that_is_not_what_its_words_say_fails(run_sdpa, style, diagonal):

@@ -42,6 +42,7 @@ def ran(code):
     return result.stdout
 
 
+@pytest.mark.sweep
 def test_operators_on_meta_import_no_compiler():
     out = ran("""
         assert loaded() == []

@@ -220,7 +220,7 @@ def _part(influence: Influence, whole: PictureLayout, frame: AuditFrame) -> Pict
     if max(pairs[0]) < min(starts) + n:
         starts = [min(starts)] * 2  # the diagonal stays where it is
     rows, columns = (
-        range(max(0, min(start, len(axis) - n)), min(len(axis), max(0, min(start, len(axis) - n)) + n))
+        axis[max(0, min(start, len(axis) - n)) :][:n]
         for start, axis in zip(starts, (whole.rows, whole.columns), strict=True)
     )
     return replace(whole, rows=rows, columns=columns)

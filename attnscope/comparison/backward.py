@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from attnscope.comparison.divergence.find_divergences import CLOSE, slightly_larger
+from attnscope.comparison.divergence.find_divergences import slightly_larger
 from attnscope.comparison.divergence.first_difference import difference, usual_gap
 from attnscope.comparison.result import ComparedGradient
 from attnscope.errors import SizeError, SourceError, first_line
 from attnscope.implementations.implementation import Side, described, tensors_of
+from attnscope.implementations.rounding import CLOSE
 from attnscope.implementations.weight_copy import WeightCopy
 from attnscope.observe.operators.tape import Widened, tensors_in
 from attnscope.process.default_dtype import default_dtype

@@ -204,13 +204,8 @@ def _meanings(name: str, mask: torch.Tensor, kind: str, hiding_value: float | No
     if kind == LENGTHS:
         return [Meaning("the number of real positions", 0, 0)]
     if hiding_value is not None and hiding_value < 0:
-        return [
-            Meaning(
-                f"{'−∞' if hiding_value == -torch.inf else format(hiding_value, 'g')} hides",
-                0,
-                hiding_value,
-            )
-        ]
+        number = "−∞" if hiding_value == -torch.inf else f"{hiding_value:g}"
+        return [Meaning(f"{number} hides", 0, hiding_value)]
     one = "True" if mask.dtype == torch.bool else "1"
     seen, hidden = ("visible", "hidden") if kind == PAIRS else ("real", "padding")
     meanings = [Meaning(f"{one} is {seen}", 1, 0), Meaning(f"{one} is {hidden}", 0, 1)]

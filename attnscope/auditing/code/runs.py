@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from attnscope.auditing.measure.difference import CLOSE, EXACT, relative
+from attnscope.auditing.measure.difference import relative
 from attnscope.auditing.measure.leak import LIMIT, line_of
 from attnscope.errors import SizeError, SourceError
 from attnscope.implementations.implementation import Side, described, same
+from attnscope.implementations.rounding import CLOSE, EXACT
 from attnscope.observe.operators.output import ranked_outputs
 from attnscope.observe.operators.tape import Tape, TooLargeError, Value, tensors_in
 from attnscope.process.default_dtype import default_dtype

@@ -6,28 +6,21 @@ where rounding is smaller by nine orders of magnitude and everything else stays 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
+from attnscope.implementations.rounding import CLOSE, EXACT, usual_size
+
 Rows = Mapping[str, torch.Tensor]
 """By stage, in the order in which they run: the outputs at some positions, `n_position d`."""
 
-FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
+FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError)
 """What a model may raise in a run that it does not support."""
 
-Failures = type[Exception] | tuple[type[Exception], ...]
-
-EXACT = 1e-9
-"""A difference in float64, relative to the largest number, that rounding may cause."""
-
 SINGLE = 1e-5
-"""The same for models that compute a part in float32 whatever their dtype is."""
-
-CLOSE = 4.0
-"""A difference of so many times the rounding counts as rounding."""
+"""What `EXACT` is for models that compute a part in float32 whatever their dtype is."""
 
 LARGE = {torch.float64: EXACT, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.2}
 """A relative difference that rounding in a dtype does not cause."""
@@ -73,7 +66,7 @@ def difference(runs: Callable[[bool], tuple[Rows, Rows]]) -> RunDifference:
     own = _largest(first, second)
     try:
         exact = runs(True)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         return _without_exact(first, second, own, str(error).splitlines()[0])
     if not (_finite(exact[0]) and _finite(first)):
         if _finite(exact[0]) != _finite(exact[1]):
@@ -91,7 +84,7 @@ def difference(runs: Callable[[bool], tuple[Rows, Rows]]) -> RunDifference:
 
 
 def difference_unless_it_raises(
-    runs: Callable[[bool], tuple[Rows, Rows]], failures: Failures = FAILURES
+    runs: Callable[[bool], tuple[Rows, Rows]], failures: tuple[type[Exception], ...] = FAILURES
 ) -> RunDifference:
     """Find the difference of two runs; it is undecided if a run raises one of some exceptions."""
     try:
@@ -115,7 +108,7 @@ def _without_exact(first: Rows, second: Rows, own: float, problem: str) -> RunDi
 def relative(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Return by position the largest difference, divided by the largest number: `n_position`.
 
-    A number that is far larger than the others is compared with itself alone: see `_largest_usual`.
+    A number that is far larger than the others is compared with itself alone: see `usual_size`.
     A difference is infinite where one number is finite and the other is not, and 0 where both are not,
     which says nothing.
     """
@@ -125,38 +118,13 @@ def relative(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     if not gaps.numel():
         return gaps.new_zeros(len(gaps))
     sizes = torch.maximum(a.abs(), b.abs()).nan_to_num(nan=0.0, posinf=0.0)
-    scale = max(_largest_usual(a), _largest_usual(b), 1e-30)
+    scale = max(usual_size(a), usual_size(b), 1e-30)
     return (gaps / sizes.clamp(min=scale)).masked_fill(unlike, float("inf")).amax(1)
 
 
 def _numbers(rows: torch.Tensor) -> torch.Tensor:
     """Return rows of real numbers in double precision, `n_position d`: complex ones are two each."""
     return (torch.view_as_real(rows) if rows.is_complex() else rows).double().flatten(1)
-
-
-OUTLIER = 1e4
-"""A number so many times as large as most does not measure them: a hidden score, say."""
-
-SAMPLE = 2**16
-"""The numbers from which it is estimated how large most are."""
-
-
-def _largest_usual(numbers: torch.Tensor) -> float:
-    """Return the largest number, apart from outliers and what is not finite; 0 if there is none.
-
-    Most numbers are larger than their first decile, and in outputs of networks much less than `OUTLIER`
-    times as large.
-    """
-    sizes = numbers.abs()
-    step = max(1, sizes.numel() // SAMPLE)
-    while math.gcd(step, sizes.shape[-1]) > 1:  # or whole columns would be left out
-        step += 1
-    for some in (sizes.flatten()[::step], sizes.flatten()):
-        some = some[some.isfinite() & (some > 0)]
-        if some.numel():
-            decile = float(some.kthvalue(1 + some.numel() // 10).values)
-            return float(sizes.where(sizes <= OUTLIER * decile, 0.0).max())
-    return 0.0
 
 
 def equality(amount: float) -> str:
@@ -172,11 +140,6 @@ def influences(before: torch.Tensor, changed: Iterable[torch.Tensor]) -> torch.T
         changed: the same with another input at each position in turn.
     """
     return torch.stack([relative(before, after) for after in changed], 1)
-
-
-def above_rounding(amounts: torch.Tensor) -> torch.Tensor:
-    """Return differences in float64, with 0 for those that rounding may cause."""
-    return amounts.where(amounts > EXACT, 0.0)
 
 
 def _largest(first: Rows, second: Rows) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -97,12 +98,8 @@ def first_not_finite_module(subject: AuditedModel, inputs: dict[str, Any], outpu
 
         return hook
 
-    hooks = [
-        module.register_forward_hook(hook_of(path)) for path, module in subject.module.named_modules()
-    ]
-    try:
+    with ExitStack() as hooks:
+        for path, module in subject.module.named_modules():
+            hooks.enter_context(module.register_forward_hook(hook_of(path)))
         subject.run(**inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return "; ".join([what, *found])

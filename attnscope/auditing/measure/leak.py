@@ -21,9 +21,10 @@ from typing import Any
 import torch
 
 import attnscope
-from attnscope.auditing.measure.difference import EXACT, relative
+from attnscope.auditing.measure.difference import relative
 from attnscope.auditing.result import Line
 from attnscope.errors import AttnscopeError
+from attnscope.implementations.rounding import EXACT
 from attnscope.observe.operator_names import SOFTMAXES
 from attnscope.observe.operators.tape import Tape, TooLargeError, Value, tensors_in
 from attnscope.units import bytes_text

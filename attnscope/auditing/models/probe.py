@@ -14,7 +14,7 @@ from attnscope.auditing.expected import ExpectedMask
 from attnscope.auditing.measure.difference import FAILURES, RunDifference
 from attnscope.auditing.models.expected_masks import WINDOWS, mask_of_config, unread_window
 from attnscope.auditing.models.replay import layer_of
-from attnscope.auditing.models.subject import AuditedModel, ModelRun, Texts
+from attnscope.auditing.models.subject import AuditedModel, ModelRun, Texts, read_by
 from attnscope.auditing.result import Evidence, Influence
 from attnscope.models.masks.observed import observe_masks
 from attnscope.models.tokenize import first_position, max_tokens
@@ -37,10 +37,6 @@ class LayerMask:
     expected: ExpectedMask | None
     visible: torch.Tensor
     received: torch.Tensor
-
-    def is_like(self, other: LayerMask) -> bool:
-        """Check whether two modules see the same keys, and received the same mask."""
-        return torch.equal(self.visible, other.visible) and torch.equal(self.received, other.received)
 
     def expected_keys(self, n: int) -> torch.Tensor:
         """Build the keys of `n` that should have weight: `n n`; all that have, if that is left open."""
@@ -176,7 +172,7 @@ class Probe:
     def _masks(self, inputs: dict[str, Any], *, measures: bool) -> dict[tuple[str, int], torch.Tensor]:
         """Return the visible keys of each self-attention, in any head: `n_Q n_K`."""
         found = observe_masks(self.subject.module, lambda: self.subject.run(**inputs), measures=measures)
-        n = inputs["input_ids" if self.source is None else "decoder_input_ids"].shape[1]
+        n = read_by(inputs).shape[1]
         stacks = ("decoder",) if self.source is not None else ("self", "text", "decoder")
         return {
             (each.path, each.layer): each.visible[0].any(0)
@@ -232,7 +228,7 @@ class Probe:
         """Return the same probe without its runs, for other statistics of batch norms."""
         return replace(self, _runs={})
 
-    def evidence(self, found: RunDifference, changed: str, cause: slice | int | None = None) -> Evidence:
+    def evidence(self, found: RunDifference, changed: str, cause: slice | None = None) -> Evidence:
         """Return the evidence of a difference, with the first layer whose output differs.
 
         Args:
@@ -263,14 +259,9 @@ class Probe:
         )
 
     @staticmethod
-    def _still(influence: Influence, cause: slice | int) -> list[int]:
+    def _still(influence: Influence, cause: slice) -> list[int]:
         """Return the positions that a change must not move, but that the layer does move."""
-        wrong = influence.wrong
-        n = len(influence.measured)
-        causes = set(range(n)[cause]) if isinstance(cause, slice) else {cause}
         promised = influence.promised or []
         return [
-            query
-            for query in {query for query, _ in wrong}
-            if not any(promised[query][key] for key in causes)
+            query for query in {query for query, _ in influence.wrong} if not any(promised[query][cause])
         ]

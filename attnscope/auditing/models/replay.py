@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from attnscope.auditing.measure.difference import FAILURES, above_rounding, influences
+from attnscope.auditing.measure.difference import FAILURES, influences
 from attnscope.auditing.measure.leak import first_leak
-from attnscope.auditing.models.subject import AuditedModel, running
+from attnscope.auditing.models.subject import AuditedModel, read_by, running
 from attnscope.auditing.result import Influence, Line
+from attnscope.implementations.rounding import EXACT
 from attnscope.observe.operators.tape import tensors_in
 
 
@@ -31,15 +32,12 @@ class ReplayedLayer:
     def __init__(self, subject: AuditedModel, path: str, inputs: dict[str, Any]) -> None:
         self.subject, self.path = subject, path
         self.module = subject.exact.get_submodule(path)
-        self.n = inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"].shape[1]
+        self.n = read_by(inputs).shape[1]
         calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
-        hook = self.module.register_forward_hook(
+        with self.module.register_forward_hook(
             lambda _, args, kwargs, output: calls.append((args, kwargs, output)), with_kwargs=True
-        )
-        try:
+        ):
             subject.run(exact=True, **inputs)
-        finally:
-            hook.remove()
         self.args, self.kwargs, output = calls[0]
         found = [
             each
@@ -62,26 +60,25 @@ class ReplayedLayer:
     def _rows(output: Any) -> torch.Tensor:
         return next(tensors_in(output))[0].detach().clone()
 
-    def changed(self, positions: slice | int) -> torch.Tensor:
+    def changed(self, positions: slice) -> torch.Tensor:
         """Return the layer's input with other values at some positions, as large as the old ones."""
         assert self.hidden is not None
         result = self.hidden.clone()
-        part = slice(positions, positions + 1) if isinstance(positions, int) else positions
-        old = result[:, part]
+        old = result[:, positions]
         noise = torch.randn(old.shape, generator=torch.Generator().manual_seed(0), dtype=old.dtype)
         noise = noise.to(old.device)
-        result[:, part] = noise * old.norm(dim=-1, keepdim=True) / noise.norm(dim=-1, keepdim=True)
+        result[:, positions] = noise * old.norm(dim=-1, keepdim=True) / noise.norm(dim=-1, keepdim=True)
         return result
 
     def influence(self, of: str, **matrices: Any) -> Influence:
         """Measure how much each position changes each: one run of the layer for each position."""
         assert self.hidden is not None
-        changed = (self.outputs(self.changed(key)) for key in range(self.n))
-        amounts = above_rounding(influences(self.outputs(self.hidden), changed))
-        return Influence(of, amounts.tolist(), **matrices)
+        changed = (self.outputs(self.changed(slice(key, key + 1))) for key in range(self.n))
+        amounts = influences(self.outputs(self.hidden), changed)
+        return Influence(of, amounts.where(amounts > EXACT, 0.0).tolist(), **matrices)
 
     def leak(
-        self, positions: slice | int, still: list[int], shorter: ReplayedLayer | None
+        self, positions: slice, still: list[int], shorter: ReplayedLayer | None
     ) -> tuple[Line | None, str]:
         """Return the line where a change of some positions begins to move others; see `first_leak`.
 

@@ -103,9 +103,7 @@ class AuditedModel:
             inputs: arguments of its forward; tensors `n_batch n_position`.
         """
         module = self.exact if exact else self.module
-        main: torch.Tensor = inputs[
-            "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
-        ]
+        main = read_by(inputs)
         self.n_forward += main.shape[1] / self.n_tokens
         stages: dict[str, torch.Tensor] = {}
         seed_torch(0)
@@ -137,6 +135,11 @@ class AuditedModel:
         return aligned
 
 
+def read_by(inputs: Mapping[str, Any]) -> torch.Tensor:
+    """Return the ids whose positions are audited, `n_batch n`: those of the decoder, if there is one."""
+    return inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"]
+
+
 @contextmanager
 def running(exact: bool) -> Iterator[None]:
     """Run without gradients; exactly: in float64, also where a model asks for float32."""
@@ -153,7 +156,6 @@ def recorded(
     module: torch.nn.Module, layers: Mapping[str, int], stages: dict[str, torch.Tensor]
 ) -> Iterator[None]:
     """Record the input of the first layer that runs, and the output of every layer."""
-    hooks = []
 
     def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not stages:
@@ -172,15 +174,12 @@ def recorded(
 
         return record
 
-    for path in layers:
-        layer = module.get_submodule(path)
-        hooks.append(layer.register_forward_pre_hook(before, with_kwargs=True))
-        hooks.append(layer.register_forward_hook(after(path)))
-    try:
+    with ExitStack() as hooks:
+        for path in layers:
+            layer = module.get_submodule(path)
+            hooks.enter_context(layer.register_forward_pre_hook(before, with_kwargs=True))
+            hooks.enter_context(layer.register_forward_hook(after(path)))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 class Texts:
@@ -210,12 +209,11 @@ class Texts:
         """Return random ids: `1 n`."""
         return self.pool[torch.randint(len(self.pool), (1, n), generator=self.generator)]
 
-    def changed(self, ids: torch.Tensor, positions: slice | int) -> torch.Tensor:
+    def changed(self, ids: torch.Tensor, positions: slice) -> torch.Tensor:
         """Return ids that differ at every one of some positions, and at no other."""
         result = ids.clone()
-        part = slice(positions, positions + 1) if isinstance(positions, int) else positions
-        old = result[:, part]
+        old = result[:, positions]
         index = torch.randint(len(self.pool), old.shape, generator=self.generator)
         new = self.pool[index]
-        result[:, part] = torch.where(new == old, self.pool[(index + 1) % len(self.pool)], new)
+        result[:, positions] = torch.where(new == old, self.pool[(index + 1) % len(self.pool)], new)
         return result

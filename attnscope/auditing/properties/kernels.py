@@ -69,7 +69,7 @@ def _compared(probe: Probe, name: str) -> RunDifference:
         with _switched(subject.exact if exact else subject.module, name):
             return own, subject.run(exact=exact, **probe.inputs()).rows()
 
-    return difference_unless_it_raises(runs, Exception)
+    return difference_unless_it_raises(runs, (Exception,))
 
 
 @contextmanager

@@ -116,14 +116,11 @@ def as_stated(probe: Probe, source: str, visible: torch.Tensor) -> Property:
 
 def influences(probe: Probe) -> list[Influence]:
     """Collect the keys with weight, once for all layers in which they are the same."""
-    groups: list[list[LayerMask]] = []
+    groups: dict[tuple[bytes, ...], list[LayerMask]] = {}
     for each in probe.layer_masks:
-        group = next((group for group in groups if group[0].is_like(each)), None)
-        if group is None:
-            groups.append([each])
-        else:
-            group.append(each)
-    return [group[0].influence(_layers(group), probe.tokens) for group in groups]
+        same = tuple(keys.numpy().tobytes() for keys in (each.visible, each.received))
+        groups.setdefault(same, []).append(each)
+    return [group[0].influence(_layers(group), probe.tokens) for group in groups.values()]
 
 
 def _distance(visible: torch.Tensor) -> int | None:
@@ -174,7 +171,7 @@ def _by_influence(probe: Probe, name: str) -> Property:
     for position in (0, n // 2, n - 1):
         moves = torch.zeros(n, dtype=torch.bool)
         for _ in range(2):
-            other = probe.texts.changed(probe.ids, position)
+            other = probe.texts.changed(probe.ids, slice(position, position + 1))
             runs = [probe.base(True), probe.subject.run(exact=True, **probe.inputs(other))]
             before, after = (run.rows()[OUTPUT] for run in runs)
             moves |= (before != after).any(-1).cpu()

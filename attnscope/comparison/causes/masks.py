@@ -8,8 +8,7 @@ import torch
 
 from attnscope.comparison.causes.case import Case, Hypothesis
 from attnscope.comparison.divergence.first_difference import HIDDEN, hidden_keys
-
-NEAR = 1e-9
+from attnscope.implementations.rounding import EXACT
 
 
 def _added_mask(case: Case, of: str) -> torch.Tensor:
@@ -186,7 +185,7 @@ def mask_shifted(case: Case) -> Iterator[Hypothesis]:
 def added_as_numbers(case: Case) -> Iterator[Hypothesis]:
     """Suppose that b adds its boolean mask to the scores, as 0 and 1."""
     scores, b = case.of_b("scores"), case.of_b()
-    ones = (b - scores - 1).abs() < NEAR
+    ones = (b - scores - 1).abs() < EXACT
     if not bool(ones.any()):
         return
     visible = _resembles(ones, ~_hides(case, "a"))
@@ -231,7 +230,7 @@ def finite_fill(case: Case) -> Iterator[Hypothesis]:
     if (
         bool((added < 0).all())
         and bool((added >= HIDDEN).all())
-        and bool((added - added[0]).abs().max() < 1e-9 * added[0].abs())
+        and bool((added - added[0]).abs().max() < EXACT * added[0].abs())
     ):
         number = float(added[0])
         text = f"b adds {number:g} to the scores of hidden keys, which leaves them visible"

@@ -8,6 +8,7 @@ import torch
 
 from attnscope.comparison.causes.case import Case, Hypothesis
 from attnscope.comparison.divergence.first_difference import require_tensor
+from attnscope.implementations.rounding import EXACT
 from attnscope.observe.operators.fused import dropout_of
 
 
@@ -51,7 +52,7 @@ def sink(case: Case) -> Iterator[Hypothesis]:
         ("b", "a", case.of_b(), case.of_a()),
     ):
         sums = with_sink.sum(-1, keepdim=True)
-        if bool((sums < 1 - 1e-9).all()):
+        if bool((sums < 1 - EXACT).all()):
             text = (
                 f"{one}'s rows sum to {float(sums.min()):.3g} to {float(sums.max()):.3g}: a sink takes"
                 f" the rest of the weight, and {other} has none"
@@ -95,7 +96,7 @@ def dropout(case: Case) -> Iterator[Hypothesis]:
             continue
         kept = ~lost & (whole > 0)
         factor = float((dropped[kept] / whole[kept]).median())
-        if factor < 1 + 1e-9:
+        if factor < 1 + EXACT:
             continue
         p = 1 - 1 / factor
         share = f"{lost.double().mean():.0%} of the weights are zero"

@@ -25,6 +25,7 @@ from attnscope.comparison.divergence.state import RoleTensors
 from attnscope.comparison.result import Divergence
 from attnscope.errors import SourceError
 from attnscope.implementations.implementation import Recorded, Side
+from attnscope.implementations.rounding import CLOSE
 from attnscope.observe.operators.anatomy import Anatomy, NoAttentionError
 from attnscope.observe.operators.end import goes_on, projects_again
 from attnscope.observe.operators.output import fitting
@@ -33,10 +34,6 @@ from attnscope.process.default_dtype import default_dtype
 
 MAX_DIVERGENCES = 12
 """The number of divergences that are looked for, one after the other."""
-
-CLOSE = 4.0
-"""A difference of so many times the rounding counts as rounding."""
-
 
 HALF = 0.5
 """The part of a difference that the closest cause may leave, if none explains all of it."""

@@ -9,6 +9,7 @@ from math import isnan
 import torch
 
 from attnscope.comparison.divergence.state import UNCHANGED, RoleTensors
+from attnscope.implementations.rounding import EXACT, STRICT, usual_size
 
 SOURCES: dict[str, tuple[str, ...]] = {
     "Q_feat": (),
@@ -30,16 +31,6 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "output": ("x",),
 }
 """The tensors that each is computed from."""
-
-STRICT = 1e-10
-"""The largest relative difference that rounding may cause in float64."""
-
-OUTLIER = 1e4
-"""A number that is larger, and so many times larger than a tenth of the others, stands for infinity.
-
-It may be the logit of a word that does not exist. It is compared with itself alone: what counts as
-rounding beside it does not for the others.
-"""
 
 
 @dataclass(frozen=True)
@@ -85,18 +76,16 @@ def difference(role: str, a: torch.Tensor, b: torch.Tensor, tolerance: float = 0
     same = (a == b) | (a.isnan() & b.isnan())
     gap = torch.where(same, 0.0, (a - b).abs())
     gap = torch.where(gap.isnan(), float("inf"), gap)
-    usual = usual_size(a)
+    usual, far = _usual_and_outliers(a)
     limit = max(STRICT * usual, tolerance)
-    far = _is_outlier(a, usual)
     wrong = gap > torch.where(far, a.abs() * (limit / usual if usual else STRICT), limit)
     counted = torch.where(wrong, gap, 0.0) if bool(wrong.any()) else torch.where(far, 0.0, gap)
     place = int(counted.argmax())
     index = unraveled(place, gap.shape)
     share = float(wrong.double().mean())
-    factor = None if not wrong.any() else factor_between(a, b)
-    return TensorDifference(
-        role, float(counted.max()), index, share, factor, is_equal=not bool(wrong.any())
-    )
+    is_equal = not bool(wrong.any())
+    factor = None if is_equal else factor_between(a, b)
+    return TensorDifference(role, float(counted.max()), index, share, factor, is_equal)
 
 
 def numbers(tensor: torch.Tensor) -> torch.Tensor:
@@ -104,25 +93,20 @@ def numbers(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
 
 
-def usual_size(tensor: torch.Tensor) -> float:
-    """Return the largest absolute value of a tensor but for outliers; 0 if all are 0 or infinite."""
-    sizes = numbers(tensor).abs()
-    sizes = sizes[sizes.isfinite() & (sizes > 0)]
-    if not sizes.numel():
-        return 0.0
-    small = float(sizes.kthvalue(1 + sizes.numel() // 10).values)  # a tenth is smaller
-    return float(sizes[sizes <= OUTLIER * max(small, 1.0)].amax())
+def _usual_and_outliers(tensor: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """Return the largest usual number of a tensor; and mark the finite ones beyond, such as −10⁹.
 
-
-def _is_outlier(tensor: torch.Tensor, usual: float) -> torch.Tensor:
-    """Mark the numbers of a tensor that are finite and larger than the usual ones."""
-    return (tensor.abs() > usual) & tensor.isfinite()
+    An outlier stands for infinity: it may be the logit of a word that does not exist. It is compared
+    with itself alone: what counts as rounding beside it does not for the others.
+    """
+    usual = usual_size(tensor, least=1.0)
+    return usual, (tensor.abs() > usual) & tensor.isfinite()
 
 
 def usual_gap(a: torch.Tensor, b: torch.Tensor) -> float:
     """Return the largest difference of two tensors of one shape, but for outliers in both."""
     a, b = numbers(a), numbers(b)
-    both = _is_outlier(a, usual_size(a)) & _is_outlier(b, usual_size(b))
+    both = _usual_and_outliers(a)[1] & _usual_and_outliers(b)[1]
     return difference("", a.masked_fill(both, 0.0), b.masked_fill(both, 0.0)).largest
 
 
@@ -133,13 +117,13 @@ def factor_between(a: torch.Tensor, b: torch.Tensor) -> float | None:
     if not bool(finite.all()) and not bool((a.isfinite() == b.isfinite()).all()):
         return None
     x, y = a[finite], b[finite]
-    usual = ~_is_outlier(x, usual_size(x))
+    usual = ~_usual_and_outliers(x)[1]
     norm = float(x[usual].abs().square().sum())
     if norm == 0.0:
         return None
     factor = float((x[usual].conj() * y[usual]).sum().real) / norm
-    sizes = y.abs().clamp(min=usual_size(y))
-    is_exact = bool(((y - factor * x).abs() <= 1e-9 * sizes).all())
+    sizes = y.abs().clamp(min=_usual_and_outliers(y)[0])
+    is_exact = bool(((y - factor * x).abs() <= EXACT * sizes).all())
     return factor if factor != 0.0 and is_exact else None
 
 
@@ -176,7 +160,11 @@ def require_tensor(state: RoleTensors, role: str) -> torch.Tensor:
 
 
 HIDDEN = -1e3
-"""A mask that lowers a score by this hides its key."""
+"""A mask that lowers a score by this hides its key: in float64, e⁻¹⁰⁰⁰ is 0.
+
+`HIDES` of `attention.mask_rules` is lower, because it is compared with scores that may be low by
+themselves, or with what may be added to large ones.
+"""
 
 
 def hidden_keys(state: RoleTensors) -> torch.Tensor:

@@ -13,6 +13,8 @@ from functools import partial
 
 import torch
 
+from attnscope.attention.masks import visible_in_model
+
 
 @dataclass(frozen=True)
 class Block:
@@ -145,8 +147,7 @@ class BlockedAttention:
     def _visible(self, queries: range, keys: range) -> torch.Tensor:
         """Return True where a query sees a key: broadcasts to `n_batch n_head queries keys`."""
         if self.mask is not None:
-            mask = _part(self.mask, queries, keys)
-            return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+            return visible_in_model(_part(self.mask, queries, keys))
         if not self.causal:
             return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.K.device)
         i = torch.arange(queries.start, queries.stop, dtype=torch.int32, device=self.K.device)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.attention.positions import Align, offset_of
-from attnscope.errors import OptionError, SizeError
+from attnscope.errors import AttnscopeError, OptionError, SizeError
 from attnscope.tensor_files import (
     FORMATS,
     in_memory,
@@ -299,6 +300,16 @@ def parse_masks(masks: Any) -> Masks:
         lengths=tuple(lengths for each in kinds for lengths in each.lengths),
         files=tuple(file for each in kinds for file in each.files),
     )
+
+
+@contextmanager
+def hints_without_flag() -> Iterator[None]:
+    """Let the hints of errors name masks without `--mask`, for commands whose argument is one."""
+    try:
+        yield
+    except AttnscopeError as error:
+        error.say(error.message, error.hint and error.hint.replace("--mask ", ""))
+        raise
 
 
 def _parsed(mask: Any) -> Masks:

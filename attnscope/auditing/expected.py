@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from attnscope.attention import masks
-from attnscope.attention.mask_rules import mask_axes, names_rule, parse_masks
+from attnscope.attention.mask_rules import hints_without_flag, mask_axes, names_rule, parse_masks
 from attnscope.auditing.options import Properties
-from attnscope.errors import AttnscopeError, OptionError
+from attnscope.errors import OptionError
 from attnscope.user_code.load import load_target
 from attnscope.user_code.mask_functions import is_mask_function, visible_by_function
 
@@ -157,7 +157,7 @@ def _visible_by_rules(rules: list[Any], source: str, n: int) -> torch.Tensor:
         OptionError: a rule is wrong, or sequences or heads should see different keys.
         SizeError: a file is for another number of positions.
     """
-    try:
+    with hints_without_flag():
         parsed = parse_masks(rules).applied(align="top-left", dtype="float32")
         shapes = [dict(zip(mask_axes(each, {}), each.shape, strict=True)) for each in parsed.files]
         shapes += [{"n_batch": len(each)} for each in parsed.lengths]
@@ -165,9 +165,6 @@ def _visible_by_rules(rules: list[Any], source: str, n: int) -> torch.Tensor:
         for axis in ("n_batch", "n_head"):
             sizes[axis] = max(each.get(axis, 1) for each in [*shapes, sizes])
         visible = ~masks.hidden(parsed.build(sizes, "float32", "cpu"))
-    except AttnscopeError as error:
-        error.say(error.message, error.hint and error.hint.replace("--mask ", ""))
-        raise
     planes = visible.expand(sizes["n_batch"], sizes["n_head"], n, n).flatten(0, 1)
     if any(not torch.equal(each, planes[0]) for each in planes):
         raise OptionError(

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from attnscope.document.tensor_file import WRITERS, Tensors
 from attnscope.errors import FileError
 from attnscope.masks.result import AttentionMasks
 from attnscope.process.files import check_file, whole_file
-
-if TYPE_CHECKING:
-    import numpy as np
 
 NPY = ".npy"
 
@@ -54,8 +50,13 @@ def save_masks(result: AttentionMasks, path: Path, *, force: bool = False) -> in
             hint=("" if result.model is None else "--layer N, or ")
             + f"--save {path.with_suffix('.npz')}",
         )
+    import numpy as np
+
     [(array, _)] = tensors.values()
-    return _write_npy(path, array, force=force)
+    with whole_file(path, force=force) as unfinished:
+        with unfinished.open("wb") as file:
+            np.lib.format.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
+        return unfinished.stat().st_size
 
 
 def mask_tensors(result: AttentionMasks) -> Tensors:
@@ -69,12 +70,3 @@ def mask_tensors(result: AttentionMasks) -> Tensors:
     elif len(result.masks) > 1:
         names = [f"{each.stack}.layer{(each.layers or [0])[0]}" for each in result.masks]
     return {name: (each.visible, "bool") for name, each in zip(names, result.masks, strict=True)}
-
-
-def _write_npy(path: Path, array: np.ndarray, *, force: bool) -> int:
-    import numpy as np
-
-    with whole_file(path, force=force) as unfinished:
-        with unfinished.open("wb") as file:
-            np.lib.format.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
-        return unfinished.stat().st_size

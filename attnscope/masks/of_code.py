@@ -18,8 +18,8 @@ from attnscope.implementations.implementation import Side, tensors_of
 from attnscope.implementations.inputs import inputs_by_name
 from attnscope.implementations.options import Pairing
 from attnscope.masks.hidden import UndecidedError, VisibleKeys, visible_keys
-from attnscope.masks.matrices import planes_of_matrix
 from attnscope.masks.options import CodeOptions
+from attnscope.masks.planes import planes_of_matrix
 from attnscope.masks.result import AttentionMask, AttentionMasks
 from attnscope.masks.summary import mask_of_planes
 from attnscope.observe.operators.anatomy import Anatomy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnscope.masks.matrices import planes_of_matrix
+from attnscope.masks.planes import planes_of_matrix
 from attnscope.masks.result import AttentionMask, AttentionMasks
 from attnscope.masks.summary import mask_of_planes
 from attnscope.models.masks.model_masks import LayerGroup, model_masks
@@ -45,10 +45,9 @@ def _mask(group: LayerGroup, block: tuple[int, int]) -> AttentionMask:
     """Return the mask of some layers, with its counts."""
     first, visible = group.masks[0], group.visible
     sizes = dict(zip(("n_batch", "n_head", "n_Q", "n_K"), visible.shape, strict=True))
-    windows = [f"window {each.window}" if each.window else "" for each in group.masks]
     kinds = dict.fromkeys(
-        ", ".join(filter(None, (each.kind, window)))
-        for each, window in zip(group.masks, windows, strict=True)
+        ", ".join(filter(None, (each.kind, f"window {each.window}" if each.window else "")))
+        for each in group.masks
     )
     return mask_of_planes(
         planes_of_matrix(visible, sizes),

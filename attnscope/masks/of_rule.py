@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
 
-from attnscope.attention.mask_rules import Masks, mask_axes, parse_masks
+from attnscope.attention.mask_rules import Masks, hints_without_flag, mask_axes, parse_masks
 from attnscope.contracts.plan import check_sizes
-from attnscope.errors import AttnscopeError, OptionError, SizeError
+from attnscope.errors import OptionError, SizeError
 from attnscope.masks.options import RuleOptions
-from attnscope.masks.planes import Plane
+from attnscope.masks.planes import Plane, planes_of_matrix
 from attnscope.masks.ranges import planes_of_masks
 from attnscope.masks.result import AttentionMasks
 from attnscope.masks.summary import mask_of_planes
@@ -37,7 +36,7 @@ def masks_of_rule(subject: Any, options: RuleOptions, block: tuple[int, int]) ->
     if options.window is not None:
         rules.append(f"window:{options.window - 1}")
         texts.append(f"--window {options.window}")
-    with _as_arguments():
+    with hints_without_flag():
         parsed = parse_masks(rules)
         align = options.align or ("bottom-right" if options.past else "top-left")
         masks = parsed.applied(align=align, dtype="float32")
@@ -63,17 +62,6 @@ def masks_of_rule(subject: Any, options: RuleOptions, block: tuple[int, int]) ->
     return result
 
 
-@contextmanager
-def _as_arguments() -> Iterator[None]:
-    """Raise errors about masks whose hints name them as this command takes them."""
-    try:
-        yield
-    except AttnscopeError as error:
-        if not error.hint or "--mask " not in error.hint:
-            raise
-        raise type(error)(error.message, hint=error.hint.replace("--mask ", "")) from error
-
-
 def masks_of_function(subject: Any, options: RuleOptions, block: tuple[int, int]) -> AttentionMasks:
     """Return the mask of a function, or of a `BlockMask`.
 
@@ -82,7 +70,6 @@ def masks_of_function(subject: Any, options: RuleOptions, block: tuple[int, int]
         OptionError: its arguments are missing or wrong, or it does not return booleans.
         SizeError: the mask is too large.
     """
-    from attnscope.masks.matrices import planes_of_matrix
     from attnscope.user_code.mask_functions import function_of, visible_by_function
 
     if hasattr(subject, "mask_mod"):
@@ -101,7 +88,6 @@ def masks_of_function(subject: Any, options: RuleOptions, block: tuple[int, int]
 
 def _of_block_mask(subject: Any, options: RuleOptions, block: tuple[int, int]) -> AttentionMasks:
     """Return the mask of a `BlockMask`, which has sizes of its own."""
-    from attnscope.masks.matrices import planes_of_matrix
     from attnscope.models.masks.visible import MaskArguments, visible_keys
 
     n_batch, n_head, n_Q, n_K = subject.shape

@@ -6,7 +6,7 @@ Both count visible pairs in blocks of any size. Ranges need neither numpy nor me
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -206,6 +206,37 @@ class MatrixPlane(Plane):
     def array(self) -> np.ndarray:
         """Return True where a query sees a key, `n_Q n_K`."""
         return self.matrix
+
+
+def planes_of_matrix(visible: Any, sizes: Mapping[str, int]) -> list[Plane]:
+    """Return the distinct planes of a mask; sequences and heads that see the same share one.
+
+    Args:
+        visible: a boolean torch tensor on the CPU that broadcasts to `n_batch n_head n_Q n_K`.
+        sizes: the sizes of these axes.
+    """
+    import numpy as np
+
+    visible = visible.reshape((1,) * (4 - visible.dim()) + tuple(visible.shape))
+    n_head = visible.shape[1]
+    same_in_all = visible.shape[0] == 1 or visible.stride(0) == 0
+    array = visible[:1].numpy() if same_in_all else visible.numpy()
+    array = np.broadcast_to(array, (*array.shape[:2], sizes["n_Q"], sizes["n_K"]))
+    groups: dict[bytes, list[tuple[int, int]]] = {}
+    for sequence in range(len(array)):
+        for head in range(n_head):
+            key = np.packbits(array[sequence, head]).tobytes()
+            groups.setdefault(key, []).append((sequence, head))
+    n_copy = sizes["n_batch"] if same_in_all else 1
+    return [
+        MatrixPlane(
+            [(copy + sequence, head) for copy in range(n_copy) for sequence, head in places],
+            sizes["n_Q"],
+            sizes["n_K"],
+            array[places[0]],
+        )
+        for places in groups.values()
+    ]
 
 
 def _ranges_of(matrix: Any) -> Iterator[list[range]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from attnscope.attention.mask_rules import Masks
 from attnscope.attention.positions import offset_of
-from attnscope.masks.planes import Plane, RangePlane
+from attnscope.masks.planes import Plane, RangePlane, planes_of_matrix
 
 
 def planes_of_masks(masks: Masks, sizes: Mapping[str, int]) -> list[Plane]:
@@ -22,7 +22,6 @@ def planes_of_masks(masks: Masks, sizes: Mapping[str, int]) -> list[Plane]:
     masks.dims(sizes)  # checks the sizes
     if masks.files:
         from attnscope.attention.masks import hidden
-        from attnscope.masks.matrices import planes_of_matrix
 
         return planes_of_matrix(~hidden(masks.build(sizes, "float32", "cpu")), sizes)
     n_Q, n_K, n_batch = sizes["n_Q"], sizes["n_K"], sizes["n_batch"]

@@ -100,11 +100,13 @@ def _visible_keys(inputs: AttentionInputs) -> torch.Tensor:
     """Mark the keys to which each query of the first sequence can attend in any head: `n_Q n_K`."""
     import torch
 
+    from attnscope.attention.masks import visible_in_model
+
     n_Q, n_K = inputs.query.shape[-2], inputs.key.shape[-2]
     visible = torch.ones(n_Q, n_K, dtype=torch.bool)
     for added in (inputs.added_mask(), inputs.position_bias):
         if added is None:
             continue
-        hidden = added[..., :n_K] <= torch.finfo(added.dtype).min / 2
-        visible &= ~hidden.expand(*hidden.shape[:-2], n_Q, n_K).reshape(-1, n_Q, n_K).cpu()[0]
+        seen = visible_in_model(added[..., :n_K])
+        visible &= seen.expand(*seen.shape[:-2], n_Q, n_K).reshape(-1, n_Q, n_K).cpu()[0]
     return visible

@@ -387,13 +387,9 @@ def _index(found: TensorDifference, dims: tuple[str, ...], shape: tuple[int, ...
     if not found.index:
         return {}
     names = (f"axis_{i}" if dim.isdigit() else dim for i, dim in enumerate(dims))
-    return dict(zip(names, _unfolded(found.index, shape), strict=False))
-
-
-def _unfolded(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return an index whose first axis counts several, by these axes."""
-    n_counted = len(shape) - len(index) + 1
-    return (*unraveled(index[0], shape[:n_counted]), *index[1:])
+    first, *others = found.index
+    n_counted = len(shape) - len(others)  # the axes that the first one counts
+    return dict(zip(names, (*unraveled(first, shape[:n_counted]), *others), strict=False))
 
 
 def _site(state: RoleTensors, role: str, cause: str = "") -> Site:

@@ -16,6 +16,9 @@ from attnscope.comparison.divergence.first_difference import (
 )
 from attnscope.comparison.divergence.state import RoleTensors, n_head_of
 
+EACH_WAY = (("a", "b"), ("b", "a"))
+"""Both sides, each with the other one: which of them has what the other has not is tried both ways."""
+
 NEGLIGIBLE = 1e-2
 """The part of a difference that an explanation may leave."""
 
@@ -71,13 +74,21 @@ class Case:
         is_small = rest <= self.tolerance and rest <= NEGLIGIBLE * self.found.largest
         return hypothesis.rest.is_equal or is_small
 
+    def state(self, side: str) -> RoleTensors:
+        """Return the tensors of a side, `a` or `b`."""
+        return self.a if side == "a" else self.b
+
+    def of(self, side: str, role: str | None = None) -> torch.Tensor:
+        """Return a tensor of a side in float64, arranged like a's; by default the one that differs."""
+        return numbers(require_tensor(self.state(side), role or self.role))
+
     def of_a(self, role: str | None = None) -> torch.Tensor:
-        """Return a tensor of a, in float64; by default the one that differs."""
-        return numbers(require_tensor(self.a, role or self.role))
+        """Return a tensor of a, as `of` does."""
+        return self.of("a", role)
 
     def of_b(self, role: str | None = None) -> torch.Tensor:
-        """Return a tensor of b, arranged like a's."""
-        return numbers(require_tensor(self.b, role or self.role))
+        """Return a tensor of b, as `of` does."""
+        return self.of("b", role)
 
     def is_same(self, one: torch.Tensor, other: torch.Tensor) -> bool:
         """Check whether two tensors on the way to this one are equal, up to rounding."""
@@ -88,13 +99,12 @@ class Case:
         first, second = self.a.unrotated(name), self.b.unrotated(name)
         return first is not None and second is not None and first.shape == second.shape
 
-    def unrotated_a(self, name: str) -> torch.Tensor:
-        """Return a's Q, K or V before any rotation, arranged like Q, K or V."""
-        return _unrotated(self.a, name)
-
-    def unrotated_b(self, name: str) -> torch.Tensor:
-        """Return b's Q, K or V before any rotation, arranged like Q, K or V."""
-        return _unrotated(self.b, name)
+    def unrotated(self, side: str, name: str) -> torch.Tensor:
+        """Return a side's Q, K or V before any rotation, arranged like Q, K or V."""
+        tensor = self.state(side).unrotated(name)
+        if tensor is None:
+            raise KeyError(name)
+        return tensor.double()
 
     @cached_property
     def widths(self) -> dict[str, int]:
@@ -125,10 +135,3 @@ class Case:
     def n_batch(self) -> int:
         """The number of sequences; 1 if it is unknown."""
         return self.of_a("Q").shape[0] // self.n_head if self.n_head else 1
-
-
-def _unrotated(state: RoleTensors, name: str) -> torch.Tensor:
-    tensor = state.unrotated(name)
-    if tensor is None:
-        raise KeyError(name)
-    return tensor.double()

@@ -6,57 +6,52 @@ from collections.abc import Iterator
 
 import torch
 
-from attnscope.comparison.causes.case import Case, Hypothesis
+from attnscope.comparison.causes.case import EACH_WAY, Case, Hypothesis
 from attnscope.comparison.divergence.first_difference import HIDDEN, hidden_keys
 from attnscope.implementations.rounding import EXACT
 
 
 def _added_mask(case: Case, of: str) -> torch.Tensor:
     """Compute what a mask adds to scores; -inf where it replaces them by a number that hides."""
-    side = case.of_a if of == "a" else case.of_b
-    return side("scores_masked") - side("scores")
+    return case.of(of, "scores_masked") - case.of(of, "scores")
 
 
 def _hides(case: Case, of: str) -> torch.Tensor:
-    return hidden_keys(case.a if of == "a" else case.b)
+    return hidden_keys(case.state(of))
 
 
 def _filled(scores: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     return scores.masked_fill(hidden, float("-inf"))
 
 
-def _rows(hidden: torch.Tensor) -> str:
-    return f"{hidden.double().mean():.0%} of the keys"
-
-
 def mask_missing(case: Case) -> Iterator[Hypothesis]:
     """Suppose that only one side masks."""
-    for one, other in (("a", "b"), ("b", "a")):
+    for one, other in EACH_WAY:
         if bool((_added_mask(case, other) == 0).all()):
             hidden = _hides(case, one)
             if not bool(hidden.any()):
                 continue
             words = "" if _causal_offset(hidden) is None else ", as a causal mask does"
-            text = f"{other} has no mask: {one} hides {_rows(hidden)}{words}"
+            share = f"{hidden.double().mean():.0%} of the keys"
+            text = f"{other} has no mask: {one} hides {share}{words}"
             late = _masked_late(case, other, hidden)
             if late is not None:
                 text = (
                     f"{other} masks after the softmax{late}, {one} before: {other}'s weights do not sum"
                     f" to one"
                 )
-            scores = case.of_b("scores") if other == "b" else case.of_a("scores")
             name = "mask missing" if other == "b" else "mask added"
             yield Hypothesis(
                 name if late is None else "mask after the softmax",
                 text,
-                _filled(scores, hidden),
-                _filled(case.of_a() if one == "a" else case.of_b(), hidden),
+                _filled(case.of(other, "scores"), hidden),
+                _filled(case.of(one), hidden),
             )
 
 
 def _masked_late(case: Case, of: str, hidden: torch.Tensor) -> str | None:
     """Return the line where a side sets the weights of hidden keys to 0; None if it does not."""
-    state = case.a if of == "a" else case.b
+    state = case.state(of)
     weights = state.tensor("attention_drop")
     if weights is None or weights.shape != hidden.shape or bool(weights[hidden].any()):
         return None
@@ -69,10 +64,9 @@ def _masked_late(case: Case, of: str, hidden: torch.Tensor) -> str | None:
 def mask_inverted(case: Case) -> Iterator[Hypothesis]:
     """Suppose that b hides what a shows."""
     hidden_a, hidden_b = _hides(case, "a"), _hides(case, "b")
-    if hidden_b.any() and hidden_a.any():
+    if hidden_b.any() and hidden_a.any() and bool((hidden_b == ~hidden_a).all()):
         text = "b's mask is inverted: it hides the keys that a shows, and shows those that a hides"
-        if bool((hidden_b == ~hidden_a).all()):
-            yield Hypothesis("mask inverted", text, *_without_masks(case))
+        yield Hypothesis("mask inverted", text, *_without_masks(case))
 
 
 def _causal_offset(hidden: torch.Tensor) -> int | None:
@@ -114,12 +108,8 @@ def causal_offset(case: Case) -> Iterator[Hypothesis]:
 
 def _without_masks(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the visible scores of both sides, as they are and with nothing but the masks applied."""
-    sides = (("a", case.of_a), ("b", case.of_b))
-    filled = [
-        (_filled(of("scores"), _hides(case, side)), _filled(of(), _hides(case, side)))
-        for side, of in sides
-    ]
-    plain, masked = zip(*filled, strict=True)
+    plain = [_filled(case.of(side, "scores"), _hides(case, side)) for side in "ab"]
+    masked = [_filled(case.of(side), _hides(case, side)) for side in "ab"]
     return torch.cat(plain), torch.cat(masked)
 
 
@@ -188,7 +178,7 @@ def added_as_numbers(case: Case) -> Iterator[Hypothesis]:
     ones = (b - scores - 1).abs() < EXACT
     if not bool(ones.any()):
         return
-    visible = _resembles(ones, ~_hides(case, "a"))
+    visible = float((ones == ~_hides(case, "a")).double().mean()) >= 0.5  # more than what is hidden
     words = "1 where a key may be seen" if visible else "1 where a key is hidden"
     text = f"b adds its mask as numbers, {words}, and 0 elsewhere: nothing is hidden"
     corrected = _filled(scores, ~ones if visible else ones)
@@ -197,19 +187,14 @@ def added_as_numbers(case: Case) -> Iterator[Hypothesis]:
 
 def multiplied(case: Case) -> Iterator[Hypothesis]:
     """Suppose that one side multiplies its scores by the mask."""
-    for one, of in (("b", case.of_b), ("a", case.of_a)):
-        scores, masked = of("scores"), of()
+    for one in "ba":
+        scores, masked = case.of(one, "scores"), case.of(one)
         zeros = (masked == 0) & (scores != 0)
         if not bool(zeros.any()) or (one == "a" and not torch.equal(zeros, _hides(case, "b"))):
             continue
         text = f"{one} multiplies its scores by the mask: a score of 0 hides nothing"
         corrected = _filled(scores, zeros) if one == "b" else None
         yield Hypothesis("mask multiplied", text, scores.masked_fill(zeros, 0.0), masked, corrected)
-
-
-def _resembles(pattern: torch.Tensor, other: torch.Tensor) -> bool:
-    """Check whether a pattern is more like another than like its opposite."""
-    return float((pattern == other).double().mean()) >= 0.5
 
 
 def finite_fill(case: Case) -> Iterator[Hypothesis]:
@@ -251,11 +236,11 @@ def _added_numbers(case: Case, one: str) -> Iterator[Hypothesis]:
     """Suppose that only one side adds numbers to scores; one sequence does not show of what kind."""
     hidden = _hides(case, one)
     added = _added_mask(case, one).masked_fill(hidden, 0.0)
-    other, of, plain = ("b", case.of_a, case.of_b) if one == "a" else ("a", case.of_b, case.of_a)
+    other = "b" if one == "a" else "a"
     least, most = float(added.min()), float(added.max())
     text = f"{one} adds numbers from {least:.3g} to {most:.3g} to its scores, and {other} does not"
-    predicted = _filled(plain("scores") + added, hidden)
-    yield Hypothesis(_bias_kind(one), text, predicted, _filled(of(), hidden))
+    predicted = _filled(case.of(other, "scores") + added, hidden)
+    yield Hypothesis(_bias_kind(one), text, predicted, _filled(case.of(one), hidden))
 
 
 def _bias_kind(one: str) -> str:
@@ -288,7 +273,7 @@ def added_bias(case: Case) -> Iterator[Hypothesis]:
         return
     parts = difference.masked_fill(hidden, 0.0).unflatten(0, (-1, n_head or 1))
     is_known = n_head is not None and case.n_batch > 1
-    for one, other in (("a", "b"), ("b", "a")):
+    for one, other in EACH_WAY:
         if bool((_added_mask(case, other) == 0).all()):
             if not is_known:
                 yield from _added_numbers(case, one)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from attnscope.comparison.causes.case import Case, Hypothesis
+from attnscope.comparison.causes.case import EACH_WAY, Case, Hypothesis
 from attnscope.comparison.divergence.first_difference import difference, numbers
 from attnscope.observe.operators.operands import operand_of, received_by
-from attnscope.observe.operators.tape import TorchCall, Value
+from attnscope.observe.operators.tape import TorchCall
 
 OTHER_FEATURES = "features split otherwise"
 """The cause that is in the line of the split, not of the projection."""
@@ -20,19 +20,13 @@ NAMES = {"Q_feat": "Q", "K_feat": "K", "V_feat": "V", "x": "O"}
 def bias_missing(case: Case) -> Iterator[Hypothesis]:
     """Suppose that one side adds a bias, and the other does not."""
     name = NAMES[case.role]
-    in_a, in_b = case.a.anatomy.projections.get(name), case.b.anatomy.projections.get(name)
-    for one, other, with_bias, without in (("a", "b", in_a, in_b), ("b", "a", in_b, in_a)):
-        if (
-            with_bias is None
-            or with_bias.bias is None
-            or (without is not None and without.bias is not None)
-        ):
+    for one, other in EACH_WAY:
+        own, without = (case.state(side).anatomy.projections.get(name) for side in (one, other))
+        if own is None or own.bias is None or (without is not None and without.bias is not None):
             continue
-        bias = with_bias.bias.tensor.double()[with_bias.features]
-        plain = case.of_b() if other == "b" else case.of_a()
-        full = case.of_a() if one == "a" else case.of_b()
-        text = f"{one} adds a bias ({with_bias.bias_name}) in the projection, and {other} does not"
-        yield Hypothesis("bias missing" if one == "a" else "bias added", text, plain + bias, full)
+        predicted = case.of(other) + own.bias.tensor.double()[own.features]
+        text = f"{one} adds a bias ({own.bias_name}) in the projection, and {other} does not"
+        yield Hypothesis("bias missing" if one == "a" else "bias added", text, predicted, case.of(one))
 
 
 def other_bias(case: Case) -> Iterator[Hypothesis]:
@@ -54,8 +48,8 @@ def other_bias(case: Case) -> Iterator[Hypothesis]:
 
 def output_projection_missing(case: Case) -> Iterator[Hypothesis]:
     """Suppose that one side returns the merged heads, without a projection."""
-    for one, other in (("a", "b"), ("b", "a")):
-        state, without = (case.a, case.b) if one == "a" else (case.b, case.a)
+    for one, other in EACH_WAY:
+        state, without = case.state(one), case.state(other)
         projection, merged = state.anatomy.projections.get("O"), state.tensor("x_merged")
         output = without.tensor("output")
         if projection is None or merged is None or output is None or "O" in without.anatomy.projections:
@@ -72,8 +66,8 @@ def weight_transposed(case: Case) -> Iterator[Hypothesis]:
     if one is None or other is None:
         return
     x = next((each.tensor for each in one.call.parents if not each.is_weight), None)
-    if x is None or name == "O":
-        x = _tokens(case) if name == "O" else x
+    if name == "O":
+        x = case.b.tensor("x_merged")
     if x is None:
         return
     x = x.double().reshape(-1, x.shape[-1])
@@ -93,10 +87,6 @@ def weight_transposed(case: Case) -> Iterator[Hypothesis]:
             )
 
 
-def _tokens(case: Case) -> torch.Tensor | None:
-    return case.b.tensor("x_merged")
-
-
 def other_projection(case: Case) -> Iterator[Hypothesis]:
     """Suppose that b uses the weights of another projection."""
     own = NAMES[case.role]
@@ -113,7 +103,9 @@ def other_projection(case: Case) -> Iterator[Hypothesis]:
         text = f"b's {own} is projected with W_{other}"
         is_swapped = {own, other} == {"Q", "K"} and _differs(case, f"{other}_feat")
         kind = "Q and K swapped" if is_swapped else "another projection"
-        [out] = projection.call.run(_replacing(projection.call.parents[1:], rival.call.parents[1:]))
+        pairs = zip(projection.call.parents[1:], rival.call.parents[1:], strict=True)
+        replaced = {weight: wrong.tensor for weight, wrong in pairs}
+        [out] = projection.call.run(lambda value: replaced.get(value, value.tensor))  # noqa: B023
         predicted = out.double().flatten(0, -2)[tokens][:, rival.features]
         yield Hypothesis(kind, text, predicted, case.of_b())
 
@@ -171,11 +163,11 @@ def one_position_off(case: Case) -> Iterator[Hypothesis]:
     name = case.role[0]
     if case.of_a(name).shape[1] < 2:
         return
-    for one, of, other, of_other in (("b", case.of_b, "a", case.of_a), ("a", case.of_a, "b", case.of_b)):
-        late = of_other(name).roll(1, 1)
+    for other, one in EACH_WAY:
+        late = case.of(other, name).roll(1, 1)
         late[:, :1] = 0.0
         text = f"position i of {one}'s {name} is position i-1 of {other}'s, and the first is 0"
-        yield Hypothesis(f"{name} one position late", text, late, of(name))
+        yield Hypothesis(f"{name} one position late", text, late, case.of(one, name))
 
 
 def other_features(case: Case) -> Iterator[Hypothesis]:
@@ -208,12 +200,6 @@ def _ranges(numbers: Sequence[int]) -> str:
         for i, j in zip(starts, ends, strict=True)
     ]
     return ", ".join(parts if len(parts) <= 4 else [*parts[:3], "…"])
-
-
-def _replacing(values: Sequence[Value], others: Sequence[Value]) -> Callable[[Value], torch.Tensor]:
-    """Return a function that gives each value its tensor, and some that of others."""
-    replaced = dict(zip(values, others, strict=True))
-    return lambda value: replaced.get(value, value).tensor
 
 
 def _is_alike(one: TorchCall, other: TorchCall) -> bool:

@@ -13,7 +13,7 @@ from operator import mul
 
 import torch
 
-from attnscope.comparison.causes.case import Case, Hypothesis
+from attnscope.comparison.causes.case import EACH_WAY, Case, Hypothesis
 from attnscope.comparison.divergence.state import RoleTensors
 
 LAYOUTS = {"half-split": "pairs feature m with m + d/2", "interleaved": "pairs feature 2m with 2m + 1"}
@@ -149,15 +149,10 @@ class RotatedTensor:
 
 def _rotated_tensors(case: Case, name: str, side: str) -> Iterator[RotatedTensor]:
     """Yield each stage from which on one side does nothing but rotate, the earliest first."""
-    state, after = (case.a, case.of_a()) if side == "a" else (case.b, case.of_b())
-    for before in (_unrotated(case, name, side), *state.stages(name)):
-        rotation = rotation_between(before.double(), after)
+    for before in (case.unrotated(side, name), *case.state(side).stages(name)):
+        rotation = rotation_between(before.double(), case.of(side))
         if rotation is not None:
             yield RotatedTensor(before.double(), rotation)
-
-
-def _unrotated(case: Case, name: str, side: str) -> torch.Tensor:
-    return case.unrotated_a(name) if side == "a" else case.unrotated_b(name)
 
 
 def _rotations_of_same_tensor(case: Case, name: str) -> tuple[RotatedTensor, RotatedTensor] | None:
@@ -212,7 +207,6 @@ def _along_another_axis(case: Case, side: str, name: str) -> Iterator[Hypothesis
     if not case.n_head:
         return
     other = "b" if side == "a" else "a"
-    state, after = (case.a, case.of_a()) if side == "a" else (case.b, case.of_b())
     axes = {0: ("sequences", case.n_batch), 1: ("heads", case.n_head)}
     turned = list(_rotated_tensors(case, name, other))
     for axis, (words, size) in axes.items():
@@ -223,8 +217,9 @@ def _along_another_axis(case: Case, side: str, name: str) -> Iterator[Hypothesis
             """Return `lead n d` with another axis in the place of n."""
             return tensor.double().unflatten(0, (-1, case.n_head)).transpose(axis, 2).flatten(0, 1)
 
-        for before in (_unrotated(case, name, side), *state.stages(name)):
-            rotation = rotation_between(moved(before), moved(after))
+        after = moved(case.of(side))
+        for before in (case.unrotated(side, name), *case.state(side).stages(name)):
+            rotation = rotation_between(moved(before), after)
             usual = [each.rotation for each in turned if case.is_same(each.before, before)]
             if rotation is None or rotation.is_near(1.0) or not usual:
                 continue
@@ -237,7 +232,7 @@ def _along_another_axis(case: Case, side: str, name: str) -> Iterator[Hypothesis
                 f"rotary positions along the {words}",
                 text,
                 rotation.apply(moved(before)),
-                moved(after),
+                after,
                 right if side == "b" else None,
             )
             return
@@ -262,7 +257,7 @@ def norm_order(case: Case) -> Iterator[Hypothesis]:
     name = case.role[0]
     if not case.has_unrotated(name):
         return
-    before, after = case.unrotated_a(name), case.of_a()
+    before, after = case.unrotated("a", name), case.of_a()
     for stage, exchanged in case.a.exchanged(name):
         stage, exchanged = stage.double(), exchanged.double()
         if _norm(before, stage) and rotation_between(stage, after) is not None:
@@ -331,15 +326,13 @@ def _differ(a: Rotation, b: Rotation) -> bool:
 def _rotated_whole(case: Case, side: str, name: str) -> Iterator[Hypothesis]:
     """Suppose that one side rotates all features together, before they are split into heads."""
     n_head = case.n_head
-    state = case.a if side == "a" else case.b
-    if not n_head or n_head == 1 or not _changes_merged(state, name, n_head):
+    if not n_head or n_head == 1 or not _changes_merged(case.state(side), name, n_head):
         return
 
     def whole(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.unflatten(0, (-1, n_head)).transpose(1, 2).flatten(2)
 
-    before = whole(_unrotated(case, name, side))
-    after = whole(case.of_a() if side == "a" else case.of_b())
+    before, after = whole(case.unrotated(side, name)), whole(case.of(side))
     rotation = rotation_between(before, after)
     if rotation is not None and not rotation.is_near(1.0):
         other = "a" if side == "b" else "b"
@@ -369,21 +362,17 @@ def norm_missing(case: Case) -> Iterator[Hypothesis]:
     name = case.role[0]
     if not case.has_unrotated(name):
         return
-    for one, other, state in (("a", "b", case.a), ("b", "a", case.b)):
-        of_one, of_other = (case.of_a, case.of_b) if one == "a" else (case.of_b, case.of_a)
-        first, second = case.unrotated_a(name), case.unrotated_b(name)
-        before, before_other = (first, second) if one == "a" else (second, first)
-        rotation = rotation_between(before_other, of_other())
+    for one, other in EACH_WAY:
+        rotation = rotation_between(case.unrotated(other, name), case.of(other))
         if rotation is None:
             continue
-        found = [
-            (kind, each) for each in state.stages(name) if (kind := _norm(before, each)) is not None
-        ]
+        before, stages = case.unrotated(one, name), case.state(one).stages(name)
+        found = [(kind, each) for each in stages if (kind := _norm(before, each)) is not None]
         if found:
             kind, stage = found[-1]  # with its weight
             text = f"{one} normalises {name} ({kind}), and {other} does not"
             words = "norm missing" if one == "a" else "norm added"
-            yield Hypothesis(words, text, rotation.apply(stage.double()), of_one())
+            yield Hypothesis(words, text, rotation.apply(stage.double()), case.of(one))
 
 
 def _norm(before: torch.Tensor, after: torch.Tensor) -> str | None:

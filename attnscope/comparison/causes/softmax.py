@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from attnscope.comparison.causes.case import Case, Hypothesis
+from attnscope.comparison.causes.case import EACH_WAY, Case, Hypothesis
 from attnscope.comparison.divergence.first_difference import require_tensor
 from attnscope.implementations.rounding import EXACT
 from attnscope.observe.operators.fused import dropout_of
@@ -34,23 +34,20 @@ def softmax_axis(case: Case) -> Iterator[Hypothesis]:
 
 def softmax_precision(case: Case) -> Iterator[Hypothesis]:
     """Suppose that one side computes its softmax in a narrower dtype."""
-    for one, values in (("b", case.of_b()), ("a", case.of_a())):
+    for other, one in EACH_WAY:
+        values = case.of(one)
         for dtype in (torch.float16, torch.bfloat16, torch.float32):
-            rounded = values.to(dtype).to(torch.float64)
-            other = case.of_a() if one == "b" else case.of_b()
-            near = torch.allclose(values, other, rtol=0, atol=8 * torch.finfo(dtype).eps)
-            if near:
+            if torch.allclose(values, case.of(other), rtol=0, atol=8 * torch.finfo(dtype).eps):
                 name = str(dtype).removeprefix("torch.")
                 text = f"{one}'s softmax has the precision of {name}"
+                rounded = values.to(dtype).to(torch.float64)
                 yield Hypothesis("softmax in lower precision", text, rounded, values)
 
 
 def sink(case: Case) -> Iterator[Hypothesis]:
     """Suppose that one side's softmax has a sink, which takes part of the weight."""
-    for one, other, with_sink, without in (
-        ("a", "b", case.of_a(), case.of_b()),
-        ("b", "a", case.of_b(), case.of_a()),
-    ):
+    for one, other in EACH_WAY:
+        with_sink = case.of(one)
         sums = with_sink.sum(-1, keepdim=True)
         if bool((sums < 1 - EXACT).all()):
             text = (
@@ -58,7 +55,7 @@ def sink(case: Case) -> Iterator[Hypothesis]:
                 f" the rest of the weight, and {other} has none"
             )
             kind = "sink missing" if one == "a" else "sink added"
-            yield Hypothesis(kind, text, with_sink / sums, without)
+            yield Hypothesis(kind, text, with_sink / sums, case.of(other))
 
 
 def weights_scaled(case: Case) -> Iterator[Hypothesis]:
@@ -90,7 +87,8 @@ def temperature(case: Case) -> Iterator[Hypothesis]:
 
 def dropout(case: Case) -> Iterator[Hypothesis]:
     """Suppose that dropout runs on one side: some weights are zero, and the others larger."""
-    for one, dropped, whole in (("b", case.of_b(), case.of_a()), ("a", case.of_a(), case.of_b())):
+    for other, one in EACH_WAY:
+        dropped, whole = case.of(one), case.of(other)
         lost = (dropped == 0) & (whole > 0)
         if not bool(lost.any()) or bool(lost.all()):
             continue
@@ -106,10 +104,8 @@ def dropout(case: Case) -> Iterator[Hypothesis]:
 
 def fused_dropout(case: Case) -> Iterator[Hypothesis]:
     """Suppose that one side passes `dropout_p` to the fused kernel, which drops in any mode."""
-    for one, state, whole in (
-        ("b", case.b, case.of_a()),
-        ("a", case.a, case.of_b()),
-    ):
+    for other, one in EACH_WAY:
+        state = case.state(one)
         p = dropout_of(state.anatomy.fused)
         if not p:
             continue
@@ -119,4 +115,4 @@ def fused_dropout(case: Case) -> Iterator[Hypothesis]:
             f"{one} passes dropout_p={p:g} to scaled_dot_product_attention, which drops weights in"
             f" evaluation mode, too: dropout_p={p:g} if self.training else 0.0"
         )
-        yield Hypothesis("dropout active", text, without, whole)
+        yield Hypothesis("dropout active", text, without, case.of(other))

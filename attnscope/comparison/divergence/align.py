@@ -9,15 +9,6 @@ import torch
 ANCHORS = ("Q", "scores", "K", "V", "x_raw", "attention")
 
 
-def order_by_origin(elements: torch.Tensor) -> torch.Tensor:
-    """Return the leads in the order of the places in the source that their Q comes from.
-
-    Args:
-        elements: the elements that Q comes from: `lead n d`.
-    """
-    return elements.flatten(1).min(1).values.argsort(stable=True)
-
-
 def matching_leads(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return for each lead position of a the one of b that holds the same numbers.
 

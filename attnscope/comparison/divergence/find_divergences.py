@@ -10,7 +10,7 @@ import torch
 
 from attnscope.comparison.causes import hypotheses
 from attnscope.comparison.causes.case import Case
-from attnscope.comparison.divergence.align import matching_leads, order_by_origin
+from attnscope.comparison.divergence.align import matching_leads
 from attnscope.comparison.divergence.first_difference import (
     TensorDifference,
     compared_tensor,
@@ -139,12 +139,14 @@ def states(runs: BothRuns) -> tuple[RoleTensors, RoleTensors]:
     """
     a, b = RoleTensors(_anatomy(runs.a, "a")), RoleTensors(_anatomy(runs.b, "b"))
     if "Q" in a.anatomy.origins and "Q" in b.anatomy.origins:
-        return _ordered(a.anatomy), _ordered(b.anatomy)
+        return _by_origin(a.anatomy), _by_origin(b.anatomy)
     return a, RoleTensors(b.anatomy, matching_leads(a.tensors(), b.tensors()))
 
 
-def _ordered(anatomy: Anatomy) -> RoleTensors:
-    return RoleTensors(anatomy, order_by_origin(anatomy.origins["Q"]))
+def _by_origin(anatomy: Anatomy) -> RoleTensors:
+    """Return the tensors with leads in the order of the places in the source that their Q comes from."""
+    elements = anatomy.origins["Q"]  # lead n d
+    return RoleTensors(anatomy, elements.flatten(1).min(1).values.argsort(stable=True))
 
 
 def _anatomy(recorded: Recorded, side: str) -> Anatomy:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from attnscope import contracts
 from attnscope.attention.mask_rules import Masks
@@ -77,7 +76,11 @@ def mha_computation(
         ),
     )
     plan.options = {} if layer is None else layer.described
-    plan.options |= _scale_of(plan, scale.scale, scale_by or ScaleBy.D_HEAD)
+    if scale.scale is not None:
+        plan.options["scale"] = scale.scale
+    else:
+        by = scale_by or ScaleBy.D_HEAD
+        plan.options |= {"scale": plan.sizes[by] ** -0.5, "scale_by": str(by)}
     plan.options |= {"attention": "self" if self_attention else "cross"}
     plan.options |= {"bias": bias, "dropout": dropout}
     plan.options |= {"mode": "train" if training.train else "eval"}
@@ -131,18 +134,10 @@ def _dropout(training: Training) -> float:
     return share
 
 
-def _scale_of(plan: Trace, scale: float | None, by: ScaleBy) -> dict[str, Any]:
-    """Return the options of the scale: its value, and the width whose root it divides by, if any."""
-    if scale is not None:
-        return {"scale": scale}
-    return {"scale": plan.sizes[by] ** -0.5, "scale_by": str(by)}
-
-
 def _wrong_scale(plan: Trace) -> Finding:
     """Return the finding about scores that are divided by the root of the wrong width."""
     return Finding(
-        f"the scores are divided by √d_feat = √{plan.sizes['d_feat']}, but Q and K are"
-        " contracted over"
+        f"the scores are divided by √d_feat = √{plan.sizes['d_feat']}, but Q and K are contracted over"
         f" d_head = {plan.sizes['d_head']}: √d_head keeps their variance near that of a single product."
     )
 

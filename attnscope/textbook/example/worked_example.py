@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite, isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,8 +198,10 @@ def _numbers(file: TensorFile, *, columns: bool) -> np.ndarray:
     Raises:
         OptionError: one is NaN, infinite, or too large to work with by hand.
     """
+    import numpy as np
+
     array: np.ndarray = file.load().double().numpy()
-    for (row, column), value in _enumerated(array):
+    for (row, column), value in np.ndenumerate(array):
         if not abs(value) <= LARGEST:
             raise OptionError(
                 f"{called(file)} has {value:g} in row {row}, column {column}, and the example takes"
@@ -207,14 +209,6 @@ def _numbers(file: TensorFile, *, columns: bool) -> np.ndarray:
                 hint=f"attnscope sdpa --{_option(file.name)} … --numbers",
             )
     return array.T if columns else array
-
-
-def _enumerated(array: np.ndarray) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Yield the place and the value of each number."""
-    import numpy as np
-
-    for place, value in np.ndenumerate(array):
-        yield place, float(value)
 
 
 def _worked_out(

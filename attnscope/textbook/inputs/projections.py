@@ -72,7 +72,7 @@ def open_projections(source: Any, others: dict[str, TensorFile]) -> dict[str, Te
     for name, known in NAMES.items():
         for member in known:
             if member in members:
-                found[name] = _renamed(members[member], name)
+                found[name] = replace(members[member], name=name)
                 break
     for member, names in STACKED.items():
         file = members.get(member)
@@ -122,7 +122,3 @@ def _check_not_one_head(place: str, found: dict[str, TensorFile]) -> None:
             hint="the weights of a whole layer; or attnscope model MODEL --text TEXT --steps, which"
             " shows what the heads of a layer compute",
         )
-
-
-def _renamed(file: TensorFile, name: str) -> TensorFile:
-    return replace(file, name=name)

@@ -198,8 +198,7 @@ def inputs_of_sdpa(
         defaults |= {"n_head": 1, "n_kv_head": 1}
     defaults |= {"n_Q": 30, new: 50, "d_K": 128, "d_V": 256} | ({"n_past": 1} if new == "n_new" else {})
     defaults |= {"d_feat": 1} if "X" in files else {}
-    all_sizes = _all_keys(_filled(sizes, defaults))
-    return RunInputs(all_sizes, one_dtype(files, dtype), files, split, columns)
+    return RunInputs(_filled(sizes, defaults), one_dtype(files, dtype), files, split, columns)
 
 
 def _upright(dims: str) -> str:
@@ -277,7 +276,7 @@ def inputs_of_mha(
     defaults = {"n_batch": 128, "n_Q": 32, new: sizes["n_Q"], "d_feat": 200, "n_head": 5, "n_kv_head": 5}
     defaults |= {"d_head": sizes["d_head"], "d_V": sizes["d_head"], "d_context": sizes["d_feat"]}
     defaults |= {"n_past": 1} if new == "n_new" else {}
-    return RunInputs(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files), self_attention
+    return RunInputs(_filled(sizes, defaults), one_dtype(files, dtype), files), self_attention
 
 
 def _lead_of_mha(files: Files, sizes: Sizes) -> str:
@@ -401,11 +400,8 @@ def _learn_from_masks(
 
 
 def _filled(sizes: Sizes, defaults: Mapping[str, int]) -> dict[str, int]:
-    return {axis: sizes.get(axis, size) for axis, size in defaults.items()}
-
-
-def _all_keys(sizes: dict[str, int]) -> dict[str, int]:
-    """Add n_K to the sizes: the keys of the past and the new ones."""
-    if "n_new" in sizes:
-        sizes["n_K"] = sizes["n_past"] + sizes.pop("n_new")
-    return sizes
+    """Return all sizes, by default those given, and n_K: the keys of the past and the new ones."""
+    filled = {axis: sizes.get(axis, size) for axis, size in defaults.items()}
+    if "n_new" in filled:
+        filled["n_K"] = filled["n_past"] + filled.pop("n_new")
+    return filled

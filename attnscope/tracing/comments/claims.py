@@ -74,8 +74,11 @@ def claims_of(code: Code, known: Container[str], tensors: Container[str]) -> Cla
     for function in code.functions:
         _read_docstring(function, code, known, found)
         _read_annotations(function, code, found)
-    _read_local_annotations(code, found)
     by_position = {binding.position: binding for place in code.places for binding in place.bindings}
+    for node in ast.walk(code.tree):
+        if isinstance(node, ast.AnnAssign):  # x: Float[Tensor, "b n d"] = …
+            bound = by_position.get((node.target.lineno, node.target.col_offset))
+            _read_annotation(node.annotation, node.lineno, bound, found)
     for pattern in patterns_in(code.tree):
         bindings = [by_position[each] for each in pattern.positions if each in by_position]
         for binding in bindings:
@@ -220,13 +223,8 @@ def _read_annotations(function: Function, code: Code, found: Claims) -> None:
     arguments = {each.position: each for each in scope if each.argument}
     for argument in arguments_of(function.node.args):
         binding = arguments.get((argument.lineno, argument.col_offset))
-        if argument.annotation is not None and binding is not None:
-            types, claims = annotated_shapes(argument.annotation)
-            if len(claims) == 1 and claims[0] is not None:
-                subject = Subject(argument.lineno, binding.name, (binding,), medium=Medium.ANNOTATION)
-                found.claims.append((claims[0], subject))
-            elif types:
-                found.unread.add(argument.lineno)
+        if argument.annotation is not None:
+            _read_annotation(argument.annotation, argument.lineno, binding, found)
     if function.node.returns is not None:
         line = function.node.returns.lineno
         types, claims = annotated_shapes(function.node.returns)
@@ -238,18 +236,14 @@ def _read_annotations(function: Function, code: Code, found: Claims) -> None:
             found.claims += [(claim, subject) for subject in subjects if claim is not None]
 
 
-def _read_local_annotations(code: Code, found: Claims) -> None:
-    """Read `x: Float[Tensor, "b n d"] = …`."""
-    by_position = {binding.position: binding for place in code.places for binding in place.bindings}
-    for node in ast.walk(code.tree):
-        if isinstance(node, ast.AnnAssign):
-            binding = by_position.get((node.target.lineno, node.target.col_offset))
-            types, claims = annotated_shapes(node.annotation)
-            if binding is not None and len(claims) == 1 and claims[0] is not None:
-                subject = Subject(node.lineno, binding.name, (binding,), medium=Medium.ANNOTATION)
-                found.claims.append((claims[0], subject))
-            elif binding is not None and types:
-                found.unread.add(node.lineno)
+def _read_annotation(annotation: ast.expr, line: int, binding: Binding | None, found: Claims) -> None:
+    """Read the annotation of one name; nothing, if no code that can run binds it."""
+    types, claims = annotated_shapes(annotation) if binding is not None else ([], [])
+    if binding is not None and len(claims) == 1 and claims[0] is not None:
+        subject = Subject(line, binding.name, (binding,), medium=Medium.ANNOTATION)
+        found.claims.append((claims[0], subject))
+    elif types:
+        found.unread.add(line)
 
 
 def results_of(line: int, scope: list[Binding], medium: Medium) -> list[list[Subject]]:

@@ -40,7 +40,7 @@ def _values(kind: str, parameters: dict[str, Any], incomplete: str) -> list[str]
         file, colon, _ = incomplete.partition(":")
         return [f"{file}:{name}" for name in names_in(file)] if colon else []
     if kind == "metrics":
-        from attnscope.models.head_metrics import METRICS
+        from attnscope.models.heads.metrics import METRICS
 
         before = incomplete.rpartition(",")[0]
         return [f"{before},{name}" if before else name for name in METRICS]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.attention.sinks import sink_keys
 from attnscope.errors import OptionError
-from attnscope.models.head_metrics import AxisTokens
+from attnscope.models.heads.metrics import AxisTokens
 from attnscope.models.tokenize import count_unknown, encoded, max_tokens, tokens_of
 
 if TYPE_CHECKING:

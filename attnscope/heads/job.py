@@ -18,7 +18,7 @@ from attnscope.heads.processes import ProcessGroup
 from attnscope.heads.resume import fingerprint
 from attnscope.heads.selection import Selection
 from attnscope.heads.statistics import Accumulator
-from attnscope.models.head_metrics import NEED_TOKENS, meaning
+from attnscope.models.heads.metrics import NEED_TOKENS, meaning
 from attnscope.models.heads.result import HeadTable
 from attnscope.models.load import device_of, load_config, load_model, load_tokenizer, tokenizer_of
 from attnscope.models.memory_plan import needs_of, plan_run, tokens_text

@@ -247,7 +247,7 @@ def _page_maps(job: MeasurementJob, text: str) -> tuple[list[AttentionMaps], str
     from attnscope.models.decode import give_target
     from attnscope.models.maps.capture import HeadSelection
     from attnscope.models.maps.collect import collect_maps
-    from attnscope.models.token_ids import ids_of, read_ids
+    from attnscope.models.token_ids import read_ids
     from attnscope.models.tokenize import read_text
 
     inputs, selection, measurer = job.inputs, job.selection, job.measurer
@@ -256,16 +256,11 @@ def _page_maps(job: MeasurementJob, text: str) -> tuple[list[AttentionMaps], str
     if measurer.why_eager is not None:
         return [], "attnscope model --page takes them from a model's eager attention"
     checkpoint, model = job.checkpoint, measurer.model
-    options: dict[str, Any] = {
-        "target": inputs.target,
-        "truncate": inputs.truncate,
-        "name": inputs.name,
-    }
+    options: dict[str, Any] = {"target": inputs.target, "truncate": inputs.truncate}
     if inputs.has_ids:
-        ids = ids_of(checkpoint, inputs.ids, inputs.tokens)
-        reading = read_ids(checkpoint, model.config, ids, **options)
+        reading = read_ids(checkpoint, model.config, inputs.ids, inputs.tokens, **options)
     else:
-        reading = read_text(checkpoint, model.config, text, **options)
+        reading = read_text(checkpoint, model.config, text, name=inputs.name, **options)
     sizes = (len(reading.source), len(reading.labels))
     if inputs.max_length is not None and max(sizes) > inputs.max_length:
         return [], "the text was cut with --max-length"

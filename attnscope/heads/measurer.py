@@ -22,7 +22,7 @@ from attnscope.models.eager import returned_maps, why_eager
 from attnscope.models.eager_masks import SOME, notice_of_masks, notice_of_outputs
 from attnscope.models.forward import main_output
 from attnscope.models.forward import run as forward
-from attnscope.models.head_metrics import AxisTokens, Metric, WeightRows, metrics_of
+from attnscope.models.heads.metrics import AxisTokens, Metric, WeightRows, metrics_of
 from attnscope.models.layers import layer_of, stack_of, stacks_that_run, why_repeated
 from attnscope.models.load import as_model_error, disable_cache, load_eager
 from attnscope.models.validate import check_rows

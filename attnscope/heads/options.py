@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnscope.errors import OptionError, warn_unused
-from attnscope.models.head_metrics import METRICS
-from attnscope.models.options import StackName
-from attnscope.options import DEVICES, DTYPES, option
+from attnscope.models.heads.metrics import METRICS
+from attnscope.models.options import (
+    STACK,
+    StackName,
+    device_option,
+    dtype_option,
+    ids_option,
+    memory_option,
+    tokens_option,
+    truncate_option,
+)
+from attnscope.options import option
 
 MAX_LENGTH = 4096
 """The default number of tokens to which a text of a corpus is truncated."""
@@ -35,14 +44,8 @@ class TextOptions:
         metavar="FILE",
         common=True,
     )
-    ids: str | None = option(
-        "Use token ids in place of a text, without special tokens added: 101,2023,102.",
-        metavar="N,…",
-    )
-    tokens: str | None = option(
-        "Use entries of the vocabulary in place of a text, without special tokens added.",
-        metavar="'A B C'",
-    )
+    ids: str | None = ids_option()
+    tokens: str | None = tokens_option()
     corpus: str | None = option(
         "Many texts: .txt (one per line), .jsonl (one object per line), also with .gz; - is stdin.",
         metavar="FILE",
@@ -63,7 +66,7 @@ class TextOptions:
         min=1,
         shown="4096 for a corpus, or the model's limit",
     )
-    truncate: bool = option("Truncate a text that is longer than the model accepts.", default=False)
+    truncate: bool = truncate_option()
     special: bool = option(
         "Count special tokens such as [CLS] and [SEP] as queries, or not.",
         "--special/--no-special",
@@ -137,11 +140,7 @@ class MeasuredHeads:
 
     PANEL = "View"
 
-    stack: StackName | None = option(
-        "Stack of layers: self, encoder, decoder, cross, text, vision or audio.",
-        shown="all that run",
-        metavar="STACK",
-    )
+    stack: StackName | None = option(STACK, shown="all that run", metavar="STACK")
     layers: str | None = option(
         "Layers, counted from 0: 3, 0-3 or 0,2.",
         "--layer",
@@ -166,26 +165,12 @@ class MeasurementRun:
 
     PANEL = "Run"
 
-    dtype: str | None = option(
-        "Dtype of the model: float32, bfloat16, float16 or float64.",
-        shown="as stored",
-        common=True,
-        values=DTYPES,
-    )
-    device: str = option(
-        "Device: cpu, cuda, cuda:1, mps or xpu. Under torchrun, cuda is one GPU per process.",
-        default="cpu",
-        common=True,
-        values=DEVICES,
-    )
+    dtype: str | None = dtype_option()
+    device: str = device_option(" Under torchrun, cuda is one GPU per process.")
     device_map: str | None = option(
         "Split the model across all devices, with accelerate.", metavar="auto"
     )
-    memory: str | None = option(
-        "Memory limit of a run, without the model's weights: 2G, 500M.",
-        metavar="SIZE",
-        shown="80 % of the free memory",
-    )
+    memory: str | None = memory_option()
     batch_tokens: int | None = option(
         "Tokens of a corpus in one batch.",
         metavar="N",

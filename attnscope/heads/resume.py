@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 from attnscope.errors import FileError, OptionError
@@ -16,6 +16,8 @@ from attnscope.heads.statistics import Accumulator
 if TYPE_CHECKING:
     import numpy as np
 
+    from attnscope.heads.corpus import CorpusWindow
+
 VERSION = "attnscope.run/2"
 
 SEAL = b"sha256 "
@@ -23,21 +25,6 @@ SEAL = b"sha256 "
 
 COUNTS = ("sequences", "tokens", "cut", "empty", "unknown", "layers")
 """The fields of an accumulator that its record has as they are."""
-
-
-class WindowEnd(Protocol):
-    """The position at which a part of a corpus ends, and the lines that were skipped in it."""
-
-    @property
-    def lines(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def skipped(self) -> int: ...
-    @property
-    def first_skipped(self) -> tuple[int, str] | None: ...
-    @property
-    def share(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -91,7 +78,7 @@ class RunState:
             whole.merge(accumulator)
         return whole
 
-    def after(self, window: WindowEnd, accumulator: Accumulator) -> RunState:
+    def after(self, window: CorpusWindow, accumulator: Accumulator) -> RunState:
         """Return the progress after the next window.
 
         Args:

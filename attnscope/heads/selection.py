@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from attnscope.checkpoints.indices import check_indices
 from attnscope.errors import OptionError
 from attnscope.heads.statistics import Key
-from attnscope.models.head_metrics import METRICS
+from attnscope.models.heads.metrics import METRICS
 from attnscope.text import nearest
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.attention.sinks import sink_keys
 from attnscope.models.buffers import Store
-from attnscope.models.head_metrics import CROSS, METRICS, AxisTokens, Metric, WeightRows, meaning
+from attnscope.models.heads.metrics import CROSS, METRICS, AxisTokens, Metric, WeightRows, meaning
 from attnscope.models.heads.result import HeadRow, HeadTable
 from attnscope.models.maps.result import AttentionMaps
 from attnscope.models.tokens import Token

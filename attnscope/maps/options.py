@@ -7,8 +7,14 @@ from enum import StrEnum
 from typing import Any
 
 from attnscope.checkpoints.indices import parse_indices
-from attnscope.models.options import StackName
-from attnscope.options import DEVICES, DTYPES, option
+from attnscope.models.options import (
+    STACK,
+    StackName,
+    device_option,
+    dtype_option,
+    memory_option,
+)
+from attnscope.options import option
 
 
 class Pool(StrEnum):
@@ -41,10 +47,7 @@ class HeadOptions:
         common=True,
         values="heads",
     )
-    stack: StackName | None = option(
-        "Stack of layers: self, encoder, decoder, cross, text, vision or audio.",
-        shown="encoder; cross, if a decoder reads",
-    )
+    stack: StackName | None = option(STACK, shown="encoder; cross, if a decoder reads")
 
     @property
     def layer_numbers(self) -> list[int] | None:
@@ -106,17 +109,6 @@ class MapRun:
 
     PANEL = "Run"
 
-    dtype: str | None = option(
-        "Dtype of the model: float32, bfloat16, float16 or float64.",
-        shown="as stored",
-        common=True,
-        values=DTYPES,
-    )
-    device: str = option(
-        "Device: cpu, cuda, cuda:1, mps or xpu.", default="cpu", common=True, values=DEVICES
-    )
-    memory: str | None = option(
-        "Memory limit of a run, without the model's weights: 2G, 500M.",
-        metavar="SIZE",
-        shown="80 % of the free memory",
-    )
+    dtype: str | None = dtype_option()
+    device: str = device_option()
+    memory: str | None = memory_option()

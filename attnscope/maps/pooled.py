@@ -7,9 +7,9 @@ tokens checks for each layer that this attention equals the model's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from attnscope.attention.sinks import sink_positions
 from attnscope.checkpoints.checkpoint import Checkpoint
@@ -31,20 +31,10 @@ from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokenize import Reading
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
     from attnscope.attention.blocks import Block
-
-
-class WholeMaps(Protocol):
-    """A receiver of whole maps, a few rows at a time, so that they are never held in memory."""
-
-    def begin(self, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> None:
-        """Prepare for the maps of these layers and heads, `n_Q n_K` each."""
-
-    def write(self, layer: int, head: int, row: int, rows: np.ndarray) -> None:
-        """Receive rows of a map, beginning with index `row`: `… n_K`, float32."""
+    from attnscope.maps.matrix_file import MapsFile
 
 
 @dataclass(frozen=True)
@@ -58,7 +48,7 @@ class Pooled:
         top: the number of strongest keys to keep for each query.
         head: the heads whose row and strongest keys are kept; None: none.
         without_sink: whether to leave the sink out of the strongest keys.
-        whole: the receiver of whole maps, in addition to the pooled ones; None: they are discarded.
+        whole: the file of whole maps, in addition to the pooled ones; None: they are discarded.
         of_whole: the heads of these whole maps, in one stack.
         separators: the special tokens that end a text, if metrics are to be measured; None: they are
             not.
@@ -72,7 +62,7 @@ class Pooled:
     top: int | None = None
     head: HeadSelection | None = None
     without_sink: bool = False
-    whole: WholeMaps | None = None
+    whole: MapsFile | None = None
     of_whole: HeadSelection | None = None
     separators: Collection[str] | None = None
     watch: Callable[[int, int, float], None] | None = None
@@ -227,7 +217,7 @@ class Pooler:
         return [head for number, head in self._of_whole if number == layer.number]
 
     def _write(self, block: Block, layer: int, head: int, first: int, n_K: int) -> None:
-        """Pass a block's rows of one head to the receiver, beginning with the first query to include."""
+        """Write a block's rows of one head to the file, beginning with the first query to include."""
         import numpy as np
 
         start = max(first, block.queries.start)

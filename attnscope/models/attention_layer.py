@@ -76,7 +76,7 @@ def attention_layer(
 
     from attnscope.models.forward import run
     from attnscope.models.load import as_model_error, load_config, load_model
-    from attnscope.models.token_ids import ids_of, read_ids
+    from attnscope.models.token_ids import read_ids
     from attnscope.models.tokenize import read_text
     from attnscope.process.devices import kept_random_state
     from attnscope.process.verbosity import kept_verbosity
@@ -89,9 +89,7 @@ def attention_layer(
         if ids is None and tokens is None:
             reading = read_text(checkpoint, config, TEXT if text is None else text)
         else:
-            numbers = ids_of(checkpoint, ids, tokens)
-            name = "--tokens" if ids is None else "--ids"
-            reading = read_ids(checkpoint, config, numbers, name=name)
+            reading = read_ids(checkpoint, config, ids, tokens)
         paths = _paths(loaded, lambda: run(loaded, reading))
         if not 0 <= layer < len(paths):
             raise ModelError(

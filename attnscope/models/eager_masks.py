@@ -7,12 +7,12 @@ eager attention (PaliGemma's text), and either is the model's own behaviour.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from attnscope.models.attention_hook import AttentionCall, AttentionInputs, observing
-from attnscope.models.load import set_attention
+from attnscope.models.attention_hook import KernelCall, intercepted
+from attnscope.models.load import attention_set
+from attnscope.models.masks.visible import arguments_of, visible_keys
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ def notice_of_masks(name: str, model: Any, run: Callable[[], Any]) -> str | None
     if model.config._attn_implementation == "eager":
         return None
     default = _visible(model, run)
-    with _eager(model):
+    with attention_set(model, "eager"):
         try:
             eager = _visible(model, run)
         except Exception:  # its eager attention does not run, so there is nothing to compare with
@@ -73,40 +73,16 @@ def notice_of_outputs(name: str, default: torch.Tensor, eager: torch.Tensor) -> 
     )
 
 
-@contextmanager
-def _eager(model: Any) -> Iterator[None]:
-    """Switch a model to eager attention temporarily."""
-    before = set_attention(model, "eager")
-    try:
-        yield
-    finally:
-        for config, implementation in before:  # the whole before its parts, as modules are listed
-            config._attn_implementation = implementation
-
-
 def _visible(model: Any, run: Callable[[], Any]) -> dict[str, torch.Tensor]:
-    """Mark the keys that each query of a run's first sequence sees, by module: `n_Q n_K`."""
+    """Mark the keys that each query of a run's first sequence sees in its first head, by module."""
     visible: dict[str, torch.Tensor] = {}
 
-    def see(call: AttentionCall) -> None:
-        visible[call.path] = _visible_keys(call)
+    def see(call: KernelCall) -> Any:
+        keys = visible_keys(arguments_of(call))
+        if keys is not None:
+            visible[call.path] = keys[0, 0].cpu()
+        return call.compute()
 
-    with observing(model, see):
+    with intercepted(model, see, kernels=("sdpa", "eager")):
         run()
-    return visible
-
-
-def _visible_keys(inputs: AttentionInputs) -> torch.Tensor:
-    """Mark the keys to which each query of the first sequence can attend in any head: `n_Q n_K`."""
-    import torch
-
-    from attnscope.attention.masks import visible_in_model
-
-    n_Q, n_K = inputs.query.shape[-2], inputs.key.shape[-2]
-    visible = torch.ones(n_Q, n_K, dtype=torch.bool)
-    for added in (inputs.added_mask(), inputs.position_bias):
-        if added is None:
-            continue
-        seen = visible_in_model(added[..., :n_K])
-        visible &= seen.expand(*seen.shape[:-2], n_Q, n_K).reshape(-1, n_Q, n_K).cpu()[0]
     return visible

@@ -184,6 +184,17 @@ def set_attention(model: Any, implementation: str) -> list[tuple[Any, str | None
     return before
 
 
+@contextmanager
+def attention_set(model: Any, implementation: str) -> Iterator[None]:
+    """Change a model's attention implementation, and restore it at the end."""
+    before = set_attention(model, implementation)
+    try:
+        yield
+    finally:
+        for config, own in before:  # the whole before its parts, as modules are listed
+            config._attn_implementation = own
+
+
 def device_of(checkpoint: Checkpoint, device: str) -> str:
     """Return the device to run on: a loaded model stays on its own, unless `device` is not cpu."""
     if isinstance(checkpoint, LoadedModel) and device == "cpu":

@@ -8,7 +8,7 @@ from typing import Any
 from attnscope.errors import SizeError
 from attnscope.models.blockwise import rounded_rows
 from attnscope.models.fields import values_of
-from attnscope.models.head_metrics import METRICS, PAIRS
+from attnscope.models.heads.metrics import METRICS, PAIRS
 from attnscope.process.progress import notify
 from attnscope.units import bytes_text
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from attnscope.options import option
+from attnscope.options import DEVICES, DTYPES, option
 
 
 class StackName(StrEnum):
@@ -21,6 +22,45 @@ class StackName(StrEnum):
     AUDIO = "audio"
 
 
+STACK = "Stack of layers: self, encoder, decoder, cross, text, vision or audio."
+"""The help of `--stack`."""
+
+
+def ids_option() -> Any:
+    """Declare `--ids`, an input of the model."""
+    help = "Use token ids in place of a text, without special tokens added: 101,2023,102."
+    return option(help, metavar="N,…")
+
+
+def tokens_option() -> Any:
+    """Declare `--tokens`, an input of the model."""
+    help = "Use entries of the vocabulary in place of a text, without special tokens added."
+    return option(help, metavar="'A B C'")
+
+
+def truncate_option() -> Any:
+    """Declare `--truncate`, for a text that is too long."""
+    return option("Truncate a text that is longer than the model accepts.", default=False)
+
+
+def dtype_option(*, common: bool = True) -> Any:
+    """Declare `--dtype`, in which the model runs."""
+    help = "Dtype of the model: float32, bfloat16, float16 or float64."
+    return option(help, shown="as stored", common=common, values=DTYPES)
+
+
+def device_option(more: str = "", *, common: bool = True) -> Any:
+    """Declare `--device`, on which the model runs."""
+    help = f"Device: cpu, cuda, cuda:1, mps or xpu.{more}"
+    return option(help, default="cpu", common=common, values=DEVICES)
+
+
+def memory_option() -> Any:
+    """Declare `--memory`, the limit of a run."""
+    help = "Memory limit of a run, without the model's weights: 2G, 500M."
+    return option(help, metavar="SIZE", shown="80 % of the free memory")
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """The inputs of a model."""
@@ -32,14 +72,8 @@ class ReadOptions:
         common=True,
     )
     file: Path | None = option("Use the content of a file as the text.", metavar="FILE", common=True)
-    ids: str | None = option(
-        "Use token ids in place of a text, without special tokens added: 101,2023,102.",
-        metavar="N,…",
-    )
-    tokens: str | None = option(
-        "Use entries of the vocabulary in place of a text, without special tokens added.",
-        metavar="'A B C'",
-    )
+    ids: str | None = ids_option()
+    tokens: str | None = tokens_option()
     pair: str | None = option("The second text of a pair.", metavar="TEXT", common=True)
     target: str | None = option(
         "The decoder's text, for an encoder-decoder model.", metavar="TEXT", common=True
@@ -48,7 +82,7 @@ class ReadOptions:
     generate: int | None = option(
         "Generate N more tokens, and show what they attend to.", metavar="N", min=1, common=True
     )
-    truncate: bool = option("Truncate a text that is longer than the model accepts.", default=False)
+    truncate: bool = truncate_option()
 
     @property
     def names(self) -> list[str]:

@@ -34,11 +34,9 @@ def read_inputs(inputs: ReadOptions, checkpoint: Checkpoint, config: Any) -> Rea
         )
     options: dict[str, Any] = {"target": inputs.target, "truncate": inputs.truncate}
     if inputs.ids is not None or inputs.tokens is not None:
-        from attnscope.models.token_ids import ids_of, read_ids
+        from attnscope.models.token_ids import read_ids
 
-        ids = ids_of(checkpoint, inputs.ids, inputs.tokens)
-        name = "--tokens" if inputs.ids is None else "--ids"
-        return read_ids(checkpoint, config, ids, name=name, **options)
+        return read_ids(checkpoint, config, inputs.ids, inputs.tokens, **options)
     text, name = inputs.text or "", "--text"
     if inputs.file is not None:
         text = text_of_file(inputs.file, max_tokens(config), truncate=inputs.truncate)

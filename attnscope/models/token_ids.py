@@ -22,9 +22,9 @@ from attnscope.text import shortened
 def read_ids(
     checkpoint: Checkpoint,
     config: Any,
-    ids: list[int],
+    ids: Any,
+    tokens: str | Sequence[str] | None = None,
     *,
-    name: str,
     target: str | None = None,
     truncate: bool = False,
 ) -> Reading:
@@ -33,18 +33,18 @@ def read_ids(
     Args:
         checkpoint: the model; its tokenizer, if it has one, decodes the ids.
         config: the model's configuration.
-        ids: the token ids, as `parse_ids` or `find_tokens` returned them.
-        name: their name in error messages.
+        ids, tokens: as in `ids_of`.
         target: the text for the decoder of an encoder-decoder model.
         truncate: whether to truncate too many ids instead of raising an error.
 
     Raises:
-        OptionError: an id is not in the model's vocabulary, or there are too many.
-        ModelError: there is a target, and the model has no tokenizer.
+        OptionError: an id or a token is not in the model's vocabulary, or there are too many.
+        ModelError: there are tokens or a target, and the model has no tokenizer.
     """
-    check_ids(checkpoint, config, ids, name)
+    name, numbers = "--tokens" if ids is None else "--ids", ids_of(checkpoint, ids, tokens)
+    check_ids(checkpoint, config, numbers, name)
     tokenizer = tokenizer_of(checkpoint)
-    kept, notices = cut_ids(ids, name, max_tokens(config), truncate)
+    kept, notices = cut_ids(numbers, name, max_tokens(config), truncate)
     notices += notices_of_ids(tokenizer, kept, name)
     inputs = {"input_ids": batch_of(kept), "attention_mask": batch_of([1] * len(kept))}
     reading = Reading(inputs, tokens_of(tokenizer, kept), tokenizer=tokenizer, notices=notices)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnscope.arrays import numbers
 from attnscope.checkpoints.result import Circuit, HeadWeights
+from attnscope.weights.matrix_change import exact
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ def circuits(head: HeadWeights) -> list[Circuit]:
     Returns:
         QK, then OV.
     """
-    weights = {slice_.name: _exact(slice_.array, slice_.dtype) for slice_ in head.weights}
+    weights = {each.name: exact(each) for each in head.weights}
     return [
         circuit("QK", weights["W_Q"].T, weights["W_K"]),
         circuit("OV", weights["W_O"], weights["W_V"]),
@@ -91,9 +91,3 @@ def effective_rank(sigma: np.ndarray) -> float:
     shares = sigma / total
     shares = shares[shares != 0]
     return float(np.exp(-(shares * np.log(shares)).sum()))
-
-
-def _exact(stored: np.ndarray, dtype: str) -> np.ndarray:
-    import numpy as np
-
-    return numbers(stored, dtype).astype(np.float64)

@@ -78,7 +78,7 @@ class MatrixChange:
         if self.equal:
             return EQUAL
         if self.a.array.ndim == 1:
-            a, b = _exact(self.a), _exact(self.b)
+            a, b = exact(self.a), exact(self.b)
             if not np.isfinite(a).all() or not np.isfinite(b).all():
                 return RelativeChange(None, None)
             return RelativeChange(_ratio(_norm(b - a), _norm(a)), None)
@@ -95,7 +95,7 @@ class MatrixChange:
         import numpy as np
 
         d_head = next((axis for axis, name in enumerate(self.a.dims) if name == "d_head"), None)
-        a, b = _exact(self.a), _exact(self.b)
+        a, b = exact(self.a), exact(self.b)
         if (a.shape[0] > a.shape[1]) if d_head is None else (d_head == 1):
             a, b = a.T, b.T
         if not (np.isfinite(a).all() and np.isfinite(b).all()):
@@ -201,7 +201,8 @@ def _triangle(rows: np.ndarray, precise: bool) -> np.ndarray:
     return np.linalg.cholesky(gram).T * scale
 
 
-def _exact(slice_: WeightSlice) -> np.ndarray:
+def exact(slice_: WeightSlice) -> np.ndarray:
+    """Return the values of a slice in float64."""
     import numpy as np
 
     return numbers(slice_.array, slice_.dtype).astype(np.float64)

@@ -46,7 +46,7 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.heads.batches import Encoded, TextBatch
 from attnscope.heads.measurer import HeadMeasurer, run
 from attnscope.heads.statistics import Accumulator
-from attnscope.models.head_metrics import METRICS, AxisTokens, WeightRows
+from attnscope.models.heads.metrics import METRICS, AxisTokens, WeightRows
 from attnscope.models.memory_plan import needs_of, plan_run
 from attnscope.units import bytes_text
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from attnscope.cli import app
-from attnscope.models.head_metrics import METRICS
+from attnscope.models.heads.metrics import METRICS
 
 HEAVY = ("torch", "transformers", "numpy", "huggingface_hub")
 SCRIPT = f"""

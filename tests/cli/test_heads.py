@@ -14,7 +14,7 @@ from models.readers import changed_weights, save_reader, save_seer
 from transformers import AutoModel, AutoTokenizer
 
 from attnscope.checkpoints.checkpoint import find_checkpoint
-from attnscope.models.head_metrics import METRICS
+from attnscope.models.heads.metrics import METRICS
 
 TEXT = "The cat sat on the mat because it was tired."
 SHORT = "the cat sat on the mat"

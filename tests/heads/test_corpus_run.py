@@ -33,7 +33,7 @@ from attnscope.heads import corpus as corpora
 from attnscope.heads import corpus_run
 from attnscope.heads.measurer import HeadMeasurer
 from attnscope.heads.resume import load_state, save_state
-from attnscope.models.head_metrics import CROSS, METRICS
+from attnscope.models.heads.metrics import CROSS, METRICS
 
 TEXTS = [
     "the cat sat on the mat because it was tired .",

@@ -21,7 +21,7 @@ from attnscope.heads.statistics import Accumulator
 from attnscope.models import attention_hook as observe
 from attnscope.models.attention_hook import AttentionInputs, attending
 from attnscope.models.blockwise import Blockwise
-from attnscope.models.head_metrics import CROSS, METRICS
+from attnscope.models.heads.metrics import CROSS, METRICS
 from attnscope.models.load import load_tokenizer
 
 LENGTH = 13

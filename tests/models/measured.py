@@ -16,7 +16,7 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.heads.batches import Reader, TextBatch
 from attnscope.heads.measurer import HeadMeasurer
 from attnscope.heads.statistics import Accumulator
-from attnscope.models.head_metrics import METRICS
+from attnscope.models.heads.metrics import METRICS
 from attnscope.models.heads.result import HeadRow
 from attnscope.models.load import load_config, load_model, load_tokenizer
 

@@ -20,7 +20,7 @@ from attnscope.errors import OptionError, SizeError
 from attnscope.heads.batches import Reader
 from attnscope.heads.measurer import HeadMeasurer
 from attnscope.models.blockwise import Blockwise
-from attnscope.models.head_metrics import METRICS
+from attnscope.models.heads.metrics import METRICS
 from attnscope.models.load import load_config, load_model, load_tokenizer
 from attnscope.models.memory_plan import KEPT, LARGEST_BLOCK, MemoryPlan, needs_of, plan_run
 from attnscope.process.budget import parse_size

@@ -13,7 +13,7 @@ from models.planted import BERT, GPT, save_bert, save_gpt2
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.heads.batches import Reader
 from attnscope.heads.measurer import HeadMeasurer
-from attnscope.models.head_metrics import METRICS
+from attnscope.models.heads.metrics import METRICS
 from attnscope.models.heads.result import HeadRow
 from attnscope.models.load import load_config, load_model, load_tokenizer
 

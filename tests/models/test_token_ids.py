@@ -17,8 +17,7 @@ def small(tmp_path_factory):
 
 
 def test_tokens_are_read_as_they_are(small):
-    ids = find_tokens(small, "[CLS] cat [UNK] cat")
-    reading = read_ids(small, load_config(small), ids, name="--tokens")
+    reading = read_ids(small, load_config(small), None, "[CLS] cat [UNK] cat")
     assert [token.text for token in reading.source] == ["[CLS]", "cat", "[UNK]", "cat"]
     assert [token.special for token in reading.source] == [True, False, False, False]
     assert reading.inputs["input_ids"].tolist() == [[2, 6, 1, 6]]
@@ -44,14 +43,14 @@ def test_what_is_no_id_is_refused(text):
 
 def test_an_id_beyond_the_vocabulary_is_refused(small):
     with pytest.raises(OptionError, match="there is no token 99: small has"):
-        read_ids(small, load_config(small), [2, 99], name="--ids")
+        read_ids(small, load_config(small), [2, 99])
 
 
 def test_ids_are_cut_only_where_they_may_be(small):
     config = load_config(small)
     with pytest.raises(OptionError, match="--ids is 8 tokens long, but the model takes at most 6"):
-        read_ids(small, config, [5] * 8, name="--ids")
-    reading = read_ids(small, config, [5] * 8, name="--ids", truncate=True)
+        read_ids(small, config, [5] * 8)
+    reading = read_ids(small, config, [5] * 8, truncate=True)
     assert len(reading.source) == 6
     assert "--ids was truncated from 8 tokens to 6." in reading.notices
 

@@ -99,7 +99,7 @@ def test_a_character_may_begin_in_the_text_and_end_in_what_is_written(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     checkpoint = Checkpoint("small", tmp_path)
     config = load_config(checkpoint)
-    reading = read_ids(checkpoint, config, ids[:1], name="--ids")
+    reading = read_ids(checkpoint, config, ids[:1])
     model = load_model(checkpoint, config, generates=True)
     model.generate = lambda **given: torch.tensor([ids])
     generate_tokens(checkpoint, model, reading, 2)

@@ -246,7 +246,7 @@ class HeadTable(HeadMetrics):
     Attributes:
         model: the name that the user gave.
         metrics: the metrics that were measured, in order: name and meaning; see
-            `attnscope.models.head_metrics`.
+            `attnscope.models.heads.metrics`.
         sequences, tokens: how many were read, without padding.
         layers: by the stack's name, its number of layers and its number of heads.
         rows: the selected heads, ordered by stack, layer and head.

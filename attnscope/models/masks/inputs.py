@@ -23,29 +23,24 @@ class MaskedBatch:
     Attributes:
         inputs: the model's arguments by name.
         sources: the tokens of each row of texts; of an image they are known when the model has run.
-        targets: the tokens of the decoder.
+        target: the tokens of the decoder in each row; empty: it does not run.
         picture, most_added: as in `Reading`.
         notices: further sentences for the reader.
     """
 
     inputs: dict[str, Any]
     sources: list[list[Token]]
-    targets: list[list[Token]] = field(default_factory=list)
+    target: list[list[Token]] = field(default_factory=list)
     picture: Picture | None = None
     most_added: int = 0
     notices: list[str] = field(default_factory=list)
 
-    @property
-    def target(self) -> list[list[Token]]:
-        """The tokens of the decoder; empty: it does not run."""
-        return self.targets
-
     @classmethod
     def of(cls, reading: Reading) -> MaskedBatch:
         """Return a batch of one text or image."""
-        targets = [reading.target] if reading.target else []
+        target = [reading.target] if reading.target else []
         rows = [] if reading.picture else [reading.source]
-        return cls(reading.inputs, rows, targets, reading.picture, reading.most_added, reading.notices)
+        return cls(reading.inputs, rows, target, reading.picture, reading.most_added, reading.notices)
 
     def tokens(self, stack: str, which: str, n: int) -> list[list[Token]] | None:
         """Return the tokens of a stack's queries (`Q`) or keys (`K`).
@@ -55,7 +50,7 @@ class MaskedBatch:
         """
         rows = self.sources
         if stack == "decoder" or (stack == "cross" and which == "Q"):
-            rows = self.targets
+            rows = self.target
         elif self.picture is not None:
             first = n - self.picture.rows * self.picture.columns
             fits = 0 <= first <= self.most_added

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +159,10 @@ def _observe(
     model: Any, batch: MaskedBatch, kernel: str | None, *, measures: bool
 ) -> list[ObservedMask]:
     """Run a model, and return the masks of all layers in order."""
+    import torch
+
     from attnscope.models.forward import run as run_model
+    from attnscope.models.load import attention_set
 
     computes = kernel is None or kernel in CALLED
     if measures and not computes:
@@ -167,30 +170,12 @@ def _observe(
             f"--verify asks the kernel itself, and {kernel} is not called here.",
             hint="a loaded model that uses it, in Python; or without --verify",
         )
-    with _kernel(model, kernel), nullcontext() if computes else _uncompiled():
+    # Compiling the code that makes block masks would take many seconds.
+    compiling = nullcontext() if computes else torch.compiler.set_stance("force_eager")
+    with nullcontext() if kernel is None else attention_set(model, kernel), compiling:
         return observe_masks(
             model, lambda: run_model(model, batch, logits=False), computes=computes, measures=measures
         )
-
-
-@contextmanager
-def _kernel(model: Any, kernel: str | None) -> Iterator[None]:
-    """Let a model make masks for another kernel."""
-    from attnscope.models.load import set_attention
-
-    before = [] if kernel is None else set_attention(model, kernel)
-    try:
-        yield
-    finally:
-        for config, implementation in before:
-            config._attn_implementation = implementation
-
-
-def _uncompiled() -> Any:
-    """Make block masks without compiling the code that does so, which would take many seconds."""
-    import torch
-
-    return torch.compiler.set_stance("force_eager")
 
 
 def _not_observed(
@@ -203,7 +188,7 @@ def _not_observed(
     """
     from attnscope.models.layers import stacks_that_run
 
-    runs = stacks_that_run(model.config, picture=batch.picture is not None, decodes=bool(batch.targets))
+    runs = stacks_that_run(model.config, picture=batch.picture is not None, decodes=bool(batch.target))
     missing = [stack for stack in runs if all(each.stack != stack for each in masks)]
     if not missing:
         return []

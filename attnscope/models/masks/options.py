@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnscope.models.options import ReadOptions, StackName
-from attnscope.options import DEVICES, DTYPES, option
+from attnscope.models.options import (
+    STACK,
+    ReadOptions,
+    StackName,
+    device_option,
+    dtype_option,
+    ids_option,
+    tokens_option,
+    truncate_option,
+)
+from attnscope.options import option
 
 
 @dataclass(frozen=True)
@@ -20,17 +29,12 @@ class InputOptions:
     )
     packed: bool = option("Put several texts into one row, without padding.", default=False, common=True)
     file: Path | None = option("Use the content of a file as the text.", metavar="FILE")
-    ids: str | None = option(
-        "Use token ids in place of a text, without special tokens added: 101,2023,102.", metavar="N,…"
-    )
-    tokens: str | None = option(
-        "Use entries of the vocabulary in place of a text, without special tokens added.",
-        metavar="'A B C'",
-    )
+    ids: str | None = ids_option()
+    tokens: str | None = tokens_option()
     pair: str | None = option("The second text of a pair.", metavar="TEXT")
     target: str | None = option("The decoder's text, for an encoder-decoder model.", metavar="TEXT")
     image: Path | None = option("An image, for a vision model.", metavar="FILE")
-    truncate: bool = option("Truncate a text that is longer than the model accepts.", default=False)
+    truncate: bool = truncate_option()
 
     @property
     def names(self) -> list[str]:
@@ -63,9 +67,7 @@ class LayerOptions:
         common=True,
         values="layers",
     )
-    stack: StackName | None = option(
-        "Stack of layers: self, encoder, decoder, cross, text, vision or audio.", shown="all"
-    )
+    stack: StackName | None = option(STACK, shown="all")
     kernel: str | None = option(
         "Kernel that masks are made for: eager, sdpa, flex_attention, flash_attention_2, …",
         shown="the model's default",
@@ -77,7 +79,5 @@ class LayerOptions:
         default=False,
         common=True,
     )
-    dtype: str | None = option(
-        "Dtype of the model: float32, bfloat16, float16 or float64.", shown="as stored", values=DTYPES
-    )
-    device: str = option("Device: cpu, cuda, cuda:1, mps or xpu.", default="cpu", values=DEVICES)
+    dtype: str | None = dtype_option(common=False)
+    device: str = device_option(common=False)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from attnscope.attention.blocks import Block, BlockedAttention, of_weights
-from attnscope.models import head_metrics as metrics
 from attnscope.models.buffers import Store
-from attnscope.models.head_metrics import (
+from attnscope.models.heads import metrics
+from attnscope.models.heads.metrics import (
     CROSS,
     METRICS,
     PAIRS,

@@ -142,9 +142,9 @@ def flags_of(group: Any) -> dict[str, Any]:
     }
 
 
-def keywords(group: Any) -> dict[str, Any]:
-    """Return the options of a group as keywords for the function that takes them."""
-    return {each.name: getattr(group, each.name) for each in fields(group)}
+def keywords(*groups: Any) -> dict[str, Any]:
+    """Return the options of groups as keywords for the function that takes them."""
+    return {each.name: getattr(group, each.name) for group in groups for each in fields(group)}
 
 
 def group_of(kind: type[Group], arguments: Mapping[str, Any], **others: Any) -> Group:

@@ -63,7 +63,7 @@ def audit(
             (files.force and not written, "--force", "no file is written"),
         ]
     )
-    options = keywords(properties) | keywords(of_model) | keywords(of_code) | keywords(run)
+    options = keywords(properties, of_model, of_code, run)
     with shown_progress() as progress, user_streams(), notices_shown():
         result = audit(target, **options, progress=progress)
     contents = "the audit", ""

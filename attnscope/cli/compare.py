@@ -60,8 +60,7 @@ def compare(
     always_wide = output.wide and output.format in (Format.JSON, Format.CSV)
     warn_unused([(always_wide, "--wide", f"{output.format} has all columns anyway")])
     with shown_progress() as progress, user_streams(), notices_shown():
-        groups = (arguments, reference, models, execution)
-        options = {name: value for group in groups for name, value in keywords(group).items()}
+        options = keywords(arguments, reference, models, execution)
         result = compare(a, b, **options, progress=progress)
     if isinstance(result, Comparison):
         if files.plot or files.page:

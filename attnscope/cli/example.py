@@ -25,6 +25,6 @@ def example(numbers: ExampleNumbers, forms: ExampleForms, output: FormatOptions)
     if output.format is Format.CSV:
         raise OptionError("csv holds one table, and the example has many.", hint="--format json")
     with shown_progress() as progress:
-        result = worked_example(**keywords(numbers), **keywords(forms), progress=progress)
+        result = worked_example(**keywords(numbers, forms), progress=progress)
     print_result(result, output)
     return max(exit_status(trace.checks) for trace in result.forms.values())

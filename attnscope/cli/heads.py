@@ -47,16 +47,8 @@ def heads(
 
     _check_output(files, output)
     with notices_shown(), shown_progress() as show:
-        table = measure_heads(
-            model,
-            **keywords(reads),
-            **keywords(metrics),
-            **keywords(order),
-            **keywords(selection),
-            **keywords(run),
-            page=files.page is not None,
-            progress=show,
-        )
+        options = keywords(reads, metrics, order, selection, run)
+        table = measure_heads(model, **options, page=files.page is not None, progress=show)
     if is_first():
         with written_first(
             lambda: draw(table, files.plot, files.page, lambda: _contents(table), force=files.force)

@@ -82,7 +82,7 @@ def print_formula(
     Returns:
         The exit status: 1 if a check fails.
     """
-    choices = {name: value for group in groups for name, value in keywords(group).items()}
+    choices = keywords(*groups)
     if output.dry_run:
         return _print_plan(formula, choices, explanations, output)
     return _print_run(formula, choices, explanations, output)

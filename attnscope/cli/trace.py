@@ -90,9 +90,7 @@ def trace(
         try:
             result = inspect(
                 target,
-                **keywords(arguments),
-                **keywords(scope),
-                **keywords(execution),
+                **keywords(arguments, scope, execution),
                 stats=output.stats,
                 keep=output.keep,
                 progress=progress,

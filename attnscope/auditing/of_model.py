@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache as cache_result
 from functools import partial
 from typing import Any
 
@@ -18,19 +17,8 @@ from attnscope.auditing.models.expected_masks import causality, image_blocks
 from attnscope.auditing.models.probe import Probe
 from attnscope.auditing.models.subject import OUTPUT, AuditedModel, Texts
 from attnscope.auditing.options import AuditRun, ModelInput, Properties
-from attnscope.auditing.properties.batch import batch
-from attnscope.auditing.properties.cache import cache
-from attnscope.auditing.properties.causal import causal
-from attnscope.auditing.properties.kernels import kernels
-from attnscope.auditing.properties.packed import packed
-from attnscope.auditing.properties.padding import padding
-from attnscope.auditing.properties.visible import (
-    as_stated,
-    bidirectional,
-    coverage,
-    influences,
-    window,
-)
+from attnscope.auditing.properties import tests_of
+from attnscope.auditing.properties.visible import as_stated, influences
 from attnscope.auditing.result import BROKEN, HOLDS, UNDECIDED, Audit, Property
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError, OptionError, first_line
@@ -126,22 +114,6 @@ def probe_of(
     return Probe(subject, texts, text, encoder, is_causal, source, stated, own, thorough)
 
 
-def tests_of(probe: Probe, requested: Mapping[str, bool]) -> dict[str, Callable[[], Property]]:
-    """Return the tests of all properties by name."""
-    of_batch = cache_result(lambda: batch(probe))
-    return {
-        "causal": lambda: causal(probe, lambda: of_batch().status == HOLDS),
-        "bidirectional": lambda: bidirectional(probe),
-        "window": lambda: window(probe),
-        "coverage": lambda: coverage(probe),
-        "padding": lambda: padding(probe),
-        "packed": lambda: packed(probe, requested["packed"]),
-        "batch": of_batch,
-        "cache": lambda: cache(probe),
-        "kernels": lambda: kernels(probe),
-    }
-
-
 AT_EDGES = ("causal", "window", "coverage", "cache")
 """Properties that may break at some lengths alone: models pass other masks to short texts."""
 
@@ -176,19 +148,17 @@ def _audit(
     if stated is not None:
         tests["expect"] = partial(as_stated, probe, stated.source, stated.visible(probe.n))
     found = []
-    for name, is_requested in requested.items():
-        if name not in tests:
-            continue
+    for name, test in tests.items():
         if why:
             each = Property(name, UNDECIDED, "only what is finite shows influence", why)
         else:
             with stage(progress, f"{name} …"):
                 try:
-                    each = _at_edges(probe, tests[name](), requested)
+                    each = _at_edges(probe, test(), requested)
                 except FAILURES as error:
                     problem = f"a test raises {type(error).__name__}: {first_line(error)}"
                     each = Property(name, UNDECIDED, problem, "")
-        found.append(replace(each, requested=is_requested))
+        found.append(replace(each, requested=requested[name]))
     measured = []
     with suppress(*FAILURES):  # of models whose masks cannot be measured
         measured = influences(probe)

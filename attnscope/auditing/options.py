@@ -46,7 +46,7 @@ class Properties:
 
     @property
     def requested(self) -> dict[str, bool]:
-        """Whether an option asks for a property, for each in the order of the table."""
+        """Whether an option asks for each property."""
         return {
             "causal": self.causal,
             "bidirectional": self.bidirectional,

@@ -154,21 +154,20 @@ def card_of(model: Any, cost: CostOptions, progress: Progress) -> Card:
 def cards_of(models: Sequence[Any], cost: CostOptions, progress: Progress) -> Cards:
     """Read several models, and compute their cards for the same context."""
     cost.check()
-    known = []
+    known, contexts = [], []
     for each in models:
         with _names(each):
             known.append(_read(each, cost, progress))
-            _context(known[-1].anatomy, cost.n_tokens)
+            contexts.append(_context(known[-1].anatomy, cost.n_tokens))
     if not known:
         raise OptionError("there are no models to compare.", hint="attnscope.cards(['minilm'])")
-    n_tokens = min(_context(each.anatomy, cost.n_tokens) for each in known)
     if cost.source is not None and not any(each.anatomy.reads_source for each in known):
         raise OptionError("none of the models has an encoder, so --source does not apply.")
     found = []
     for name, model in zip(models, known, strict=True):
         own = cost if model.anatomy.reads_source else replace(cost, source=None)
         with _names(name):
-            found.append(_card(model, own, n_tokens, progress))
+            found.append(_card(model, own, min(contexts), progress))
     names = [Path(each.name).resolve().name if Path(each.name).exists() else each.name for each in known]
     if len({*names}) < len(names):
         names = [each.name for each in known]

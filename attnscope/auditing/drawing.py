@@ -17,10 +17,8 @@ from attnscope.auditing.picture import (
     RIGHT,
     WRONG,
     Cells,
-    has_amounts,
     panels,
     titles,
-    top,
 )
 from attnscope.auditing.result import Influence
 from attnscope.auditing.svg import html
@@ -163,17 +161,15 @@ def picture(influence: Influence, frame: AuditFrame) -> tuple[list[tuple[str, li
     """
     layout = _layout(influence, frame)
     found = list(panels(influence, _each(layout.rows), _each(layout.columns)))
-    scale = replace(frame.scale, top=top(influence))
-    if not has_amounts(influence):
-        scale = replace(scale, ramp=())
-    drawn = [
-        list(_lines(cells, layout, scale if i == 0 else replace(scale, ramp=())))
-        for i, cells in enumerate(found)
+    scales = [
+        replace(frame.scale, top=cells.top, ramp=frame.scale.ramp if cells.top else ())
+        for cells in found
     ]
+    drawn = [list(_lines(cells, layout, scale)) for cells, scale in zip(found, scales, strict=True)]
     labels = [Text(), *layout.labels(frame)]
     indent = 1 + max(label.cell_len for label in labels)
     margin = [label + Text(" " * (indent - label.cell_len)) for label in labels]
-    names = titles(influence)
+    names = [cells.title for cells in found]
     if len(drawn) == 2 and layout.beside:
         width = len(layout.columns) * layout.width + GAP
         names = [f"left: {names[0]}; right: {names[1]}"]
@@ -186,7 +182,7 @@ def picture(influence: Influence, frame: AuditFrame) -> tuple[list[tuple[str, li
     parts = []
     for name, lines in zip(names, drawn, strict=True):
         parts.append((name, [label + line for label, line in zip(margin, lines, strict=True)]))
-    return parts, list(_sentences(influence, layout, found, scale))
+    return parts, list(_sentences(influence, layout, found, scales[0]))
 
 
 def _layout(influence: Influence, frame: AuditFrame) -> PictureLayout:

@@ -11,11 +11,8 @@ from attnscope.auditing.picture import (
     NONE,
     WRONG,
     Cells,
-    has_amounts,
     panels,
     pictures,
-    titles,
-    top,
 )
 from attnscope.auditing.result import Audit, Influence, Property
 from attnscope.document.figure import CELL, MAX_LETTERS, THIN, drawable, label_axis
@@ -71,14 +68,12 @@ def draw_audit(figure: Figure, result: Audit) -> None:
         figure.text(0, 1 - down / height, text, va="top", parse_math=False)
         down, left = down + high + margin + LINE, margin
         cells = [chunks(len(axis), LARGEST) for axis in (influence.measured, influence.measured[0])]
-        for i, (panel, name) in enumerate(
-            zip(panels(influence, *cells), titles(influence), strict=True)
-        ):
+        for panel in panels(influence, *cells):
             axes = figure.add_axes(box(left, down, size, size))
-            picture = _draw(axes, influence, panel, cells, size, is_mask=i > 0)
-            axes.set_title(drawable(name), parse_math=False, pad=8, loc="left")
+            picture = _draw(axes, influence, panel, cells, size)
+            axes.set_title(drawable(panel.title), parse_math=False, pad=8, loc="left")
             left += size + BETWEEN + margin
-            if i == 0 and has_amounts(influence):
+            if panel.top:
                 scale = figure.add_axes(box(left - BETWEEN - margin + 0.08, down, 0.08, min(size, 2.0)))
                 _add_scale(figure, scale, picture)
         down += size + 2 * LINE
@@ -103,8 +98,6 @@ def _draw(
     panel: Cells,
     cells: list[list[range]],
     inches: float,
-    *,
-    is_mask: bool,
 ) -> Any:
     """Draw a panel.
 
@@ -114,7 +107,6 @@ def _draw(
         panel: its cells.
         cells: the positions in each row of cells, and in each column.
         inches: its size.
-        is_mask: whether it shows visible keys, and not influence.
 
     Returns:
         The image, for a scale of its colours.
@@ -131,9 +123,9 @@ def _draw(
         "interpolation": "nearest",
     }
     amounts = np.where(panel.amounts > 0, panel.amounts, np.nan)
-    colours = ListedColormap([VISIBLE]) if is_mask or not has_amounts(influence) else _colours()
+    colours = _colours() if panel.top else ListedColormap([VISIBLE])
     picture = axes.imshow(
-        amounts, colours.with_extremes(bad=NOTHING), vmin=0, vmax=top(influence), **place
+        amounts, colours.with_extremes(bad=NOTHING), vmin=0, vmax=panel.top or 1, **place
     )
     points = 72 * inches * size / n
     if points >= MARKED:

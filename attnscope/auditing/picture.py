@@ -28,10 +28,15 @@ class Cells:
     """The cells of one panel.
 
     Attributes:
+        title: its title.
+        top: the influence of the strongest shade; 0: there is one shade, as it is not known how large
+            influence is, but only whether there is any.
         amounts: `rows columns`, the largest influence in each cell; of a mask, 1 if a pair is visible.
         kinds: `rows columns`, what is in each cell: NONE, RIGHT, WRONG or MISSING.
     """
 
+    title: str
+    top: float
     amounts: np.ndarray
     kinds: np.ndarray
 
@@ -60,14 +65,15 @@ def panels(influence: Influence, rows: Sequence[range], columns: Sequence[range]
     """
     import numpy as np
 
-    measured = _finite(influence)
-    matrices = [measured] if influence.received is None else [measured, np.array(influence.received)]
+    has_amounts = any(amount not in (0.0, 1.0) for row in influence.measured for amount in row)
+    tops = (top(influence) if has_amounts else 0.0, 0.0)
+    matrices = (_finite(influence), np.array(influence.received))
     q, k = slice(rows[0].start, rows[-1].stop), slice(columns[0].start, columns[-1].stop)
     rows, columns = (
         [range(each.start - axis[0].start, each.stop - axis[0].start) for each in axis]
         for axis in (rows, columns)
     )
-    for matrix in matrices:
+    for title, largest, matrix in zip(titles(influence), tops, matrices, strict=False):
         part = matrix[q, k]
         promised = part > 0 if influence.promised is None else np.array(influence.promised)[q, k]
         kinds = np.zeros((len(rows), len(columns)), dtype=np.int8)
@@ -77,7 +83,7 @@ def panels(influence: Influence, rows: Sequence[range], columns: Sequence[range]
             (WRONG, (part > 0) & ~promised),
         ):
             kinds[pooled(pairs, rows, columns)] = kind
-        yield Cells(pooled(part.astype(float), rows, columns), kinds)
+        yield Cells(title, largest, pooled(part.astype(float), rows, columns), kinds)
 
 
 def _finite(influence: Influence) -> np.ndarray:
@@ -101,11 +107,6 @@ def top(influence: Influence) -> float:
 def titles(influence: Influence) -> list[str]:
     """Return the titles of the panels."""
     return [influence.of] if influence.received is None else [influence.of, MASK]
-
-
-def has_amounts(influence: Influence) -> bool:
-    """Check whether it was measured how large influence is, and not only whether there is any."""
-    return any(amount not in (0.0, 1.0) for row in influence.measured for amount in row)
 
 
 def mask_sentences(influence: Influence) -> Iterator[str]:

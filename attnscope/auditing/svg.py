@@ -13,10 +13,7 @@ from attnscope.auditing.picture import (
     RIGHT,
     WRONG,
     Cells,
-    has_amounts,
     panels,
-    titles,
-    top,
 )
 from attnscope.auditing.result import Influence
 from attnscope.document.grid.axes import label
@@ -55,33 +52,26 @@ def html(lines: list[str], influence: Influence | None, number: int) -> str:
         ).format(first)
         found += Markup("").join(Markup("<p>{}</p>\n").format(line) for line in others)
     if influence is not None:
+        cells = _cells(influence)
+        drawn = list(panels(influence, cells, cells))
         figures = Markup("").join(
-            Markup("<figure><figcaption>{}</figcaption>{}</figure>\n").format(*panel)
-            for panel in panels_of(influence)
+            Markup("<figure><figcaption>{}</figcaption>{}</figure>\n").format(
+                printable(panel.title), _picture(influence, panel, cells)
+            )
+            for panel in drawn
         )
         found += Markup('<div class="grids" data-picture="{}">\n{}</div>\n').format(number, figures)
-        found += Markup('<p class="soft">{}</p>\n').format(" · ".join(legend(influence)))
+        found += Markup('<p class="soft">{}</p>\n').format(" · ".join(_legend(influence, drawn[0].top)))
     return found
 
 
-def panels_of(influence: Influence) -> list[tuple[str, Markup]]:
-    """Return the title and the picture of each panel."""
-    cells = _cells(influence)
-    largest = top(influence) if has_amounts(influence) else 0.0
-    drawn = panels(influence, cells, cells)
-    return [
-        (printable(title), _picture(influence, panel, cells, 0.0 if i else largest))
-        for i, (title, panel) in enumerate(zip(titles(influence), drawn, strict=True))
-    ]
-
-
-def legend(influence: Influence) -> list[str]:
-    """Explain rows, columns, marks and shades."""
+def _legend(influence: Influence, top: float) -> list[str]:
+    """Explain rows, columns, marks and shades, of which the strongest is that of `top`."""
     parts = ["rows are outputs, columns inputs"]
     pairs = {WRONG: influence.wrong, MISSING: influence.missing}
     parts += [f"{'✗○'[kind - WRONG]} {meaning}" for kind, meaning in MEANINGS.items() if pairs[kind]]
-    if has_amounts(influence):
-        parts.append(f"the strongest shade: {top(influence):.2g} of the largest output, or more")
+    if top:
+        parts.append(f"the strongest shade: {top:.2g} of the largest output, or more")
     return parts
 
 
@@ -92,7 +82,7 @@ def data_of(influence: Influence) -> dict[str, Any]:
     amounts = [[float(f"{each:.2g}") for each in row] for row in measured.amounts.tolist()]
     return {
         "positions": _names(influence, cells, " ({})"),
-        "amounts": amounts if has_amounts(influence) else None,
+        "amounts": amounts if measured.top else None,
         "kinds": _rows(measured.kinds),
         "mask": _rows(masks[0].amounts.astype(int)) if masks else None,
     }
@@ -116,14 +106,13 @@ def _names(influence: Influence, cells: Sequence[range], token: str = " {}") -> 
     return [name + text for name, text in zip(names, texts, strict=True)]
 
 
-def _picture(influence: Influence, panel: Cells, cells: list[range], largest: float) -> Markup:
+def _picture(influence: Influence, panel: Cells, cells: list[range]) -> Markup:
     """Return one panel: each row is a group, whose tooltip names the output and its inputs.
 
     Args:
         influence: what is drawn, for its tokens.
         panel: its cells.
         cells: the positions in each row and column of cells.
-        largest: the influence of the darkest shade; 0: there is one shade.
     """
     from markupsafe import Markup, escape
 
@@ -140,7 +129,7 @@ def _picture(influence: Influence, panel: Cells, cells: list[range], largest: fl
         rows.append(
             f"<g><title>{escape(_sentence(name, panel.kinds[i].tolist(), cells))}</title>"
             f'{text if i in labels else ""}<path class="row" d="M0 {i}h{n}v1h-{n}z"/>'
-            f"{''.join(_paths(panel, i, largest))}</g>"
+            f"{''.join(_paths(panel, i))}</g>"
         )
     numbers = "".join(
         f'<text class="key" x="{i + 0.5:g}" y="{-font / 3:.2f}">{cells[i][0]}</text>'
@@ -171,10 +160,10 @@ def _sentence(name: str, kinds: list[int], cells: Sequence[range]) -> str:
     return f"output {name}: {'; '.join(parts) or 'no input'}"
 
 
-def _paths(panel: Cells, i: int, largest: float) -> Iterator[str]:
+def _paths(panel: Cells, i: int) -> Iterator[str]:
     """Yield the cells of a row by shade, and the marks of those that are wrong."""
     amounts, kinds = panel.amounts[i].tolist(), panel.kinds[i].tolist()
-    shades = [_shade(amount, largest) for amount in amounts]
+    shades = [_shade(amount, panel.top) for amount in amounts]
     drawn: dict[int, str] = {}
     start = 0
     for shade, run in groupby(shades):

@@ -152,7 +152,8 @@ def _names(side: Side, found: Sequence[Anatomy], module: ModuleType) -> list[str
     """Return a name for each attention: the path of its module, and the line."""
     names = []
     for anatomy in found:
-        place = anatomy.fused.place if anatomy.fused is not None else _place(anatomy)
+        call = anatomy.fused
+        place = anatomy.roles["attention"].value.place if call is None else call.place
         names.append(_name(_path(side, anatomy), place, module))
     counts, numbers = Counter(names), Counter[str]()
     for i, name in enumerate(names):
@@ -160,10 +161,6 @@ def _names(side: Side, found: Sequence[Anatomy], module: ModuleType) -> list[str
         if counts[name] > 1:
             names[i] = f"{name or 'attention'}, time {numbers[name]}"
     return names
-
-
-def _place(anatomy: Anatomy) -> SourceExpression | None:
-    return anatomy.roles["attention"].value.place
 
 
 def _name(path: str, place: SourceExpression | None, module: ModuleType) -> str:

@@ -65,7 +65,7 @@ def _blocks(planes: Sequence[Plane], n_query: int, n_key: int) -> Blocks:
     return Blocks(n_query, n_key, counts[FULL], counts[PARTIAL], counts[EMPTY])
 
 
-def parse_block(block: str | int | Sequence[int] | None, flag: str = "--block") -> tuple[int, int]:
+def parse_block(block: str | int | Sequence[int] | None) -> tuple[int, int]:
     """Return the numbers of queries and keys in a block: `128`, or `128,64`.
 
     Raises:
@@ -81,6 +81,6 @@ def parse_block(block: str | int | Sequence[int] | None, flag: str = "--block") 
     if len(texts) in (1, 2) and all(each.isascii() and each.isdigit() and int(each) for each in texts):
         return int(texts[0][:12]), int(texts[-1][:12])
     raise OptionError(
-        f"{flag} is {block!r}, but takes a number of queries and keys, or both.",
-        hint=f"{flag} 128, or {flag} 128,64",
+        f"--block is {block!r}, but takes a number of queries and keys, or both.",
+        hint="--block 128, or --block 128,64",
     )

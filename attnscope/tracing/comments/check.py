@@ -17,9 +17,7 @@ from attnscope.tracing.comments.result import CommentReport, Unknown, WrongComme
 from attnscope.tracing.comments.result import subject as subject_of
 
 
-def check_source(
-    text: str, steps: Iterable[Step], *, sizes: Mapping[str, int], file: str | None = None
-) -> CommentReport:
+def check_source(text: str, steps: Iterable[Step], *, sizes: Mapping[str, int]) -> CommentReport:
     """Compare what a source file says about shapes with a run.
 
     Comments, docstrings, jaxtyping's annotations and patterns of einops are read. A word of `sizes` is
@@ -29,9 +27,9 @@ def check_source(
 
     Args:
         text: the source of the whole file.
-        steps: the steps of the run, in order of execution.
+        steps: the steps of the run, in order of execution; those of other files, which they name, are
+            ignored.
         sizes: the size of each named axis.
-        file: the name of the file in the steps; steps of other files are ignored.
 
     Raises:
         SourceError: the text is not Python.
@@ -41,7 +39,7 @@ def check_source(
     'line 1: the comment says y is [d_K, n_Q], but it is [n_Q, d_K] (3×4): axis 0 is n_Q, not d_K.'
     """
     code = Code(text.removeprefix("\ufeff"))
-    file_steps = of_file(steps, file)
+    file_steps = of_file(steps, None)
     history = History(code, file_steps)
     known = {*sizes, *axis_words(step.dims or () for step in file_steps)}
     vocabulary = _Vocabulary(sizes, history)

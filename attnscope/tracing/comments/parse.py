@@ -61,13 +61,11 @@ class ShapeComment:
 
     Attributes:
         claims: its claims; several, if it lists several names with their shapes.
-        plain: whether it has the format that attnscope writes: nothing but names and brackets.
     """
 
     start: int
     end: int
     claims: tuple[Claim, ...]
-    plain: bool
 
 
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[[^\[\]]*\])*"
@@ -108,8 +106,7 @@ def shape_comments(
     for start, end in text_spans(comment):
         claims = list(_claims(comment[:end], start, known, names))
         if claims and _AFTER.match(comment[:end], claims[-1][1]):
-            whole = tuple(claim for claim, _, _ in claims)
-            parts.append(ShapeComment(start, claims[-1][1], whole, all(plain for _, _, plain in claims)))
+            parts.append(ShapeComment(start, claims[-1][1], tuple(claim for claim, _ in claims)))
     return parts
 
 
@@ -124,8 +121,8 @@ def text_spans(comment: str) -> list[tuple[int, int]]:
 
 def _claims(
     text: str, start: int, known: Container[str], names: Collection[str]
-) -> Iterator[tuple[Claim, int, bool]]:
-    """Parse claims separated by commas; where each ends, and whether it is plain."""
+) -> Iterator[tuple[Claim, int]]:
+    """Parse claims separated by commas; and where each ends."""
     named = _subjects(text, start, names)[0] != ()
     while True:
         subjects, start = _subjects(text, start, names) if named else ((), start)
@@ -135,10 +132,10 @@ def _claims(
         if found is None:
             bare = _bare(text[start:], known) if named else None
             if bare is not None:
-                yield Claim(subjects, (bare,)), len(text), False
+                yield Claim(subjects, (bare,)), len(text)
             return
-        shapes, end, plain = found
-        yield Claim(subjects, shapes), end, plain
+        shapes, end = found
+        yield Claim(subjects, shapes), end
         comma = _NEXT.match(text, end)
         if comma is None:
             return
@@ -158,11 +155,10 @@ def _subjects(text: str, start: int, names: Collection[str]) -> tuple[tuple[str,
 
 def _alternatives(
     text: str, start: int, known: Container[str], *, named: bool
-) -> tuple[tuple[Shape, ...], int, bool] | None:
+) -> tuple[tuple[Shape, ...], int] | None:
     """Parse shapes separated by `or`; of an expression, the shapes after its arrow."""
     lead = _LEAD.match(text, start)
-    plain = lead is None
-    found = _bracketed(text, lead.end() if lead else start, known, named=named, is_sure=not plain)
+    found = _bracketed(text, lead.end() if lead else start, known, named=named, is_sure=lead is not None)
     if found is None:
         return None
     shapes, end = [found[0]], found[1]
@@ -175,10 +171,10 @@ def _alternatives(
         if between[1] == "or":
             shapes.append(shape)
         elif between[1] in ("->", "→", "=>"):
-            shapes, operands, plain = [shape], False, False
+            shapes, operands = [shape], False
         else:
             operands = True
-    return None if operands or not _AFTER.match(text, end) else (tuple(shapes), end, plain)
+    return None if operands or not _AFTER.match(text, end) else (tuple(shapes), end)
 
 
 def _bracketed(

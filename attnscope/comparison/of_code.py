@@ -15,16 +15,22 @@ from attnscope.comparison.options import (
     Models,
     Reference,
 )
-from attnscope.comparison.own_weights import explain_weights
 from attnscope.comparison.report import comparison_of
 from attnscope.comparison.result import Comparison
 from attnscope.contracts import stages_of
-from attnscope.errors import OptionError, warn_unused
+from attnscope.errors import AttnscopeError, OptionError, warn_unused
 from attnscope.implementations.drawn import draw_shared
 from attnscope.implementations.implementation import Side
 from attnscope.implementations.inputs import inputs_by_name, name_of
 from attnscope.implementations.options import Pairing
-from attnscope.implementations.same_inputs import dtype_of, paired, paired_with_layer
+from attnscope.implementations.same_inputs import (
+    dtype_of,
+    is_live,
+    keep_weights,
+    paired,
+    paired_with_layer,
+    with_weights_of,
+)
 from attnscope.implementations.weight_copy import WeightCopy
 from attnscope.models.attention_layer import attention_layer
 from attnscope.observe.operators.place import forget_places
@@ -66,22 +72,18 @@ def compare_code(
     forget_places()
     with kept_global_random_state():
         if is_reference:
-            return compare_with_reference(code, other, pairing, progress)
+            return _with_reference(code, other, pairing, progress)
         if is_code(other):
-            return compare_codes(other, code, pairing, progress)
-        return compare_with_layer(code, other, models, pairing, progress)
+            return _with_code(other, code, pairing, progress)
+        return _with_layer(code, other, models, pairing, progress)
 
 
-def compare_with_reference(
+def _with_reference(
     code: Any, reference: str | None, pairing: Pairing, progress: Progress
 ) -> Comparison:
     """Compare code with the textbook's attention, with the same inputs and the same weights.
 
-    Args:
-        code: a class or function, itself or by name.
-        reference: `sdpa` or `mha`; None: `mha` if the code has projections, else `sdpa`.
-        pairing: the options.
-        progress: receives sentences about what is being done.
+    Without a reference, it is `mha` if the code has projections, and else `sdpa`.
     """
     if pairing.weights == "own":
         raise OptionError("--weights own is for two modules, and a reference has no weights of its own.")
@@ -97,35 +99,21 @@ def compare_with_reference(
     return result
 
 
-def compare_codes(a: Any, b: Any, pairing: Pairing, progress: Progress) -> Comparison:
-    """Compare two classes or functions, with the same inputs; modules keep the weights they have.
-
-    Args:
-        a, b: the classes, functions or modules, themselves or by name.
-        pairing: the options.
-        progress: receives sentences about what is being done.
-    """
+def _with_code(a: Any, b: Any, pairing: Pairing, progress: Progress) -> Comparison:
+    """Compare two classes or functions, with the same inputs; modules keep the weights they have."""
     with stage(progress, "building both sides …"):
         pairing = _completed(pairing, a, b)
         first, second, copies = paired(a, b, pairing)
     with stage(progress, "running both sides …"):
         result = comparison_of(first, second, copies, pairing)
-        explain_weights(result, (first, second), (a, b), pairing, None)
+        _explain_weights(result, (first, second), (a, b), pairing, None)
     return result
 
 
-def compare_with_layer(
+def _with_layer(
     code: Any, model: Any, models: Models, pairing: Pairing, progress: Progress
 ) -> Comparison:
-    """Compare code with a layer of a model, with its weights and what it receives for a text.
-
-    Args:
-        code: a class or function, itself or by name.
-        model: the model.
-        models: its layer, and what it reads.
-        pairing: the options.
-        progress: receives sentences about what is being done.
-    """
+    """Compare code with a layer of a model, with its weights and what it receives for a text."""
     reading = [name for name in ("text", "ids", "tokens") if getattr(models, name) is not None]
     if len(reading) > 1:
         raise OptionError(f"--{' and --'.join(reading[-2:])} exclude each other.")
@@ -144,7 +132,7 @@ def compare_with_layer(
         result = comparison_of(first, second, copies, pairing, part="a")
         if result.is_equal:
             result = _with_other_constants(result, first, second, copies or [], pairing)
-        explain_weights(result, (first, second), (layer, code), pairing, "a")
+        _explain_weights(result, (first, second), (layer, code), pairing, "a")
     return result
 
 
@@ -206,6 +194,37 @@ def _with_other_constants(
         " both sides have other values of these",
     )
     return again
+
+
+def _explain_weights(
+    result: Comparison,
+    sides: tuple[Side, Side],
+    targets: tuple[Any, Any],
+    pairing: Pairing,
+    part: str | None,
+) -> None:
+    """Add to a result with which weights both ran, and whether their weights explain a difference."""
+    keeps = keep_weights(*targets, pairing)
+    if keeps or all(map(is_live, targets)):
+        result.weights_used = "own" if keeps else "same"
+    a, b = sides
+    if not keeps or result.is_equal or a.module is None or b.module is None:
+        return
+    try:
+        copies = with_weights_of(a, b, pairing, draws=False)
+        again = comparison_of(a, b, copies, replace(pairing, backward=False), part=part)
+    except AttnscopeError as error:
+        result.notices.append(f"whether their weights explain it is unknown: {error.message}")
+        return
+    if again.is_equal:
+        words = f"with the weights of {a.title} in both, they are equal: only their weights differ"
+    elif again.divergences:
+        first = again.divergences[0]
+        cause = f" ({first.cause})" if first.cause else ""
+        words = f"with the same weights they differ, too, first in {first.role}{cause}: so does the code"
+    else:
+        words = "with the same weights they differ, too"
+    result.notices.append(words)
 
 
 def _options_of(reference: Reference) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isclose, sqrt
+from math import isclose
 
 import torch
 
@@ -49,18 +49,13 @@ def _meaning(scale: float, widths: dict[str, int]) -> str:
     """Say what a scale divides by: `divides by √d_head = √40`."""
     if isclose(scale, 1, rel_tol=1e-6):
         return "does not scale them"
-    for name, width in widths.items():
-        if isclose(scale, width**-0.5, rel_tol=1e-6):
-            return f"divides by √{name} = √{width}"
-    for name, width in widths.items():
-        if isclose(scale, 1 / width, rel_tol=1e-6):
-            return f"divides by {name} = {width}"
-    for name, width in widths.items():
-        if isclose(scale, sqrt(width), rel_tol=1e-6):
-            return f"multiplies by √{name} = √{width}"
-    for name, width in widths.items():
-        if name.startswith("d_") and isclose(scale, width**-0.25, rel_tol=1e-6):
-            return f"divides by ⁴√{name} = ⁴√{width}"
+    for power, does, root in (
+        (-0.5, "divides", "√"), (-1, "divides", ""), (0.5, "multiplies", "√"), (-0.25, "divides", "⁴√")
+    ):  # fmt: skip
+        for name, width in widths.items():
+            is_usual = power != -0.25 or name.startswith("d_")
+            if is_usual and isclose(scale, width**power, rel_tol=1e-6):
+                return f"{does} by {root}{name} = {root}{width}"
     return f"multiplies Q·Kᵀ by {scale:.4g}"
 
 

@@ -10,7 +10,6 @@ import torch
 
 from attnscope.comparison.causes import hypotheses
 from attnscope.comparison.causes.case import Case
-from attnscope.comparison.divergence.align import matching_leads
 from attnscope.comparison.divergence.first_difference import (
     TensorDifference,
     compared_tensor,
@@ -21,7 +20,7 @@ from attnscope.comparison.divergence.first_difference import (
     tensor_of,
     usual_gap,
 )
-from attnscope.comparison.divergence.state import RoleTensors
+from attnscope.comparison.divergence.state import RoleTensors, matching_leads
 from attnscope.comparison.result import Divergence
 from attnscope.errors import SourceError
 from attnscope.implementations.implementation import Recorded, Side

@@ -14,6 +14,9 @@ from attnscope.observe.operators.tape import NotReplayableError, Value
 
 LEADING = {"Q", "K", "V", "scores", "scores_masked", "attention", "attention_drop", "x_raw"}
 
+ANCHORS = ("Q", "scores", "K", "V", "x_raw", "attention")
+"""The tensors by whose numbers leads of both sides are recognised, the first that has the same."""
+
 UNCHANGED = {"scores_masked": "scores", "attention_drop": "attention"}
 """Stages that may be missing: their result is then what they would receive."""
 
@@ -195,3 +198,32 @@ def _n_head(anatomy: Anatomy) -> int | None:
     output = anatomy.output.tensor
     n_head, rest = divmod(n_lead, output.shape[0]) if output.ndim == 4 else (0, 0)
     return n_head if rest == 0 and n_head in output.shape[1:3] else None
+
+
+def matching_leads(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return for each lead position of a the one of b that holds the same numbers.
+
+    If no tensor has the same numbers on both sides, the leads keep their order.
+
+    Args:
+        a, b: tensors by role, `lead …`.
+    """
+    n_lead = a["Q"].shape[0]
+    unchanged = torch.arange(n_lead)
+    if b["Q"].shape[0] != n_lead:
+        return unchanged
+    for anchor in ANCHORS:
+        if anchor not in a or anchor not in b or a[anchor].shape != b[anchor].shape:
+            continue
+        similarity = _directions(a[anchor]) @ _directions(b[anchor]).T
+        best, order = similarity.max(1)
+        if bool((best > 1 - 1e-6).all()) and order.unique().numel() == n_lead:
+            return order
+    return unchanged
+
+
+def _directions(tensor: torch.Tensor) -> torch.Tensor:
+    """Return each lead's numbers as a vector of length one."""
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    flat = torch.nan_to_num(real.double(), posinf=0.0, neginf=0.0).flatten(1)
+    return flat / flat.norm(dim=1, keepdim=True).clamp_min(1e-30)

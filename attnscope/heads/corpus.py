@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from gzip import BadGzipFile, GzipFile
 from hashlib import sha256
 from io import BufferedIOBase
@@ -143,9 +143,10 @@ class Corpus:
         try:
             with self._opened() as (stream, stored):
                 self._skip(stream, start.offset)
-                while (window := self._window(stream, stored, position)).end != position:
+                while (window := _window(_lines_of(stream), self._text, position)).end != position:
                     position = window.end
-                    yield window
+                    share = stored.tell() / self.size if stored and self.size else None
+                    yield replace(window, share=share)
         except (EOFError, BadGzipFile, zlib.error) as error:
             what = (
                 f"damaged after line {position.lines}"
@@ -180,26 +181,6 @@ class Corpus:
                 f"{self} ends {bytes_text(left)} before the position at which to resume.",
                 hint="the corpus of the first run",
             )
-
-    def _window(self, stream: Stream, stored: BinaryIO | None, start: Position) -> CorpusWindow:
-        """Read the window at `start`, the stream's position; return an empty one at the stream's end."""
-        texts: list[Text] = []
-        lines, offset, n_text_bytes, skipped, first_skipped = start.lines, start.offset, 0, 0, None
-        while n_text_bytes < WINDOW and offset - start.offset < STRETCH:
-            line, length = _next_line(stream)
-            if not length:
-                break
-            try:
-                text = self._text(line, lines + 1)
-                if text is not None:
-                    texts.append(text)
-                    n_text_bytes += len((text.text + (text.target or "")).encode())
-            except NoTextError as why:
-                skipped += 1
-                first_skipped = first_skipped or (lines + 1, str(why))
-            lines, offset = lines + 1, offset + length
-        share = stored.tell() / self.size if stored and self.size else None
-        return CorpusWindow(texts, lines, offset, skipped, first_skipped, share)
 
     def _text(self, line: bytes, number: int) -> Text | None:
         """Return the text of a line; None if it is blank. Raise a NoTextError if it is not a text."""
@@ -261,6 +242,7 @@ class IterableCorpus:
             OptionError: one of them is neither a string nor an object.
         """
         size, items = self.size, iter(self.texts)
+        entries = ((item, None) for item in items)
         n_skipped = sum(1 for _ in islice(items, start.lines))
         if n_skipped < start.lines:
             raise FileError(
@@ -268,31 +250,9 @@ class IterableCorpus:
                 hint="the corpus of the first run",
             )
         position = start
-        while (window := self._window(items, position, size)).end != position:
+        while (window := _window(entries, self._text, position)).end != position:
             position = window.end
-            yield window
-
-    def _window(
-        self, items: Iterator[str | Mapping[str, Any]], start: Position, size: int | None
-    ) -> CorpusWindow:
-        """Read the window at `start`, the iterator's position; return an empty one at its end."""
-        texts: list[Text] = []
-        lines, offset, n_text_bytes, skipped, first_skipped = start.lines, start.offset, 0, 0, None
-        while n_text_bytes < WINDOW and offset - start.offset < STRETCH:
-            item = next(items, None)
-            if item is None:
-                break
-            lines, length = lines + 1, 0
-            try:
-                text = self._text(item, lines)
-                if text is not None:
-                    texts.append(text)
-                    length = len((text.text + (text.target or "")).encode())
-            except NoTextError as why:
-                skipped += 1
-                first_skipped = first_skipped or (lines, str(why))
-            n_text_bytes, offset = n_text_bytes + length, offset + length + 1
-        return CorpusWindow(texts, lines, offset, skipped, first_skipped, lines / size if size else None)
+            yield replace(window, share=position.lines / size if size else None)
 
     def _text(self, item: str | Mapping[str, Any], number: int) -> Text | None:
         """Return the text of a string or an object; None if it is blank. Raise a NoTextError if none."""
@@ -374,14 +334,48 @@ def _identify(path: Path) -> tuple[int, str]:
     raise FileError(f"{path} is not a regular file.", hint="- reads standard input: cat … | attnscope …")
 
 
-def _next_line(stream: Stream) -> tuple[bytes, int]:
-    """Read the next line; return it, or the beginning of one that is too long, and its length."""
-    line = stream.readline(MAX_LINE_BYTES + 1)
-    length, piece = len(line), line[-1:]
-    while length > MAX_LINE_BYTES and piece and not piece.endswith(b"\n"):
-        piece = stream.readline(PIECE)
-        length += len(piece)
-    return line, length
+def _lines_of(stream: Stream) -> Iterator[tuple[bytes, int]]:
+    """Yield each line that is left, or the beginning of one that is too long, and its length."""
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        length, piece = len(line), line[-1:]
+        while length > MAX_LINE_BYTES and piece and not piece.endswith(b"\n"):
+            piece = stream.readline(PIECE)
+            length += len(piece)
+        yield line, length
+
+
+def _window(
+    entries: Iterator[tuple[Any, int | None]],
+    text_of: Callable[[Any, int], Text | None],
+    start: Position,
+) -> CorpusWindow:
+    """Read the window at `start`; return an empty one at the end of the corpus.
+
+    Args:
+        entries: the lines or texts that come next, each with its bytes in the stream; None: those of its
+            text, and of a line's end.
+        text_of: returns the text of an entry with a line number, or None if it is blank; raises a
+            NoTextError if it is not a text.
+        start: the position of the next entry.
+    """
+    texts: list[Text] = []
+    lines, offset, n_text_bytes, skipped, first_skipped = start.lines, start.offset, 0, 0, None
+    while n_text_bytes < WINDOW and offset - start.offset < STRETCH:
+        entry, length = next(entries, (None, 0))
+        if entry is None:
+            break
+        lines, n_bytes = lines + 1, 0
+        try:
+            text = text_of(entry, lines)
+            if text is not None:
+                texts.append(text)
+                n_bytes = len((text.text + (text.target or "")).encode())
+        except NoTextError as why:
+            skipped += 1
+            first_skipped = first_skipped or (lines, str(why))
+        n_text_bytes += n_bytes
+        offset += n_bytes + 1 if length is None else length
+    return CorpusWindow(texts, lines, offset, skipped, first_skipped)
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from attnscope.heads.statistics import Accumulator, Key
 from attnscope.models.attention_hook import AttentionCall, AttentionInputs, attending, observing
 from attnscope.models.blockwise import FEW, Blockwise, disagreement, discard, is_fused
 from attnscope.models.buffers import Store
-from attnscope.models.eager import returned_maps, why_eager
+from attnscope.models.eager import check_returned, returned_maps, why_eager
 from attnscope.models.eager_masks import SOME, notice_of_masks, notice_of_outputs
 from attnscope.models.forward import main_output
 from attnscope.models.forward import run as forward
@@ -209,18 +209,16 @@ class HeadMeasurer:
         metrics = self.of_stack(stack).values()
         positions = [metric.position for metric in metrics if metric.position is not None]
         pairs = [metric.pair for metric in metrics if metric.pair is not None]
-        if inputs is None:
-            return WeightRows(
-                query_side, key_side, positions, pairs, store=self.store, without_sink=self.without_sink
-            )
-        mask = inputs.mask
-        place = None if mask is None else (mask.data_ptr(), mask.shape, mask.stride())
-        key = (stack, inputs.causal, place, query_side.ids.device)
-        like, _ = self._known.get(key, (None, None))
+        key = like = mask = None
+        if inputs is not None:
+            mask = inputs.mask
+            place = None if mask is None else (mask.data_ptr(), mask.shape, mask.stride())
+            key = (stack, inputs.causal, place, query_side.ids.device)
+            like, _ = self._known.get(key, (None, None))
         rows = WeightRows(
             query_side, key_side, positions, pairs, like, self.store, without_sink=self.without_sink
         )
-        if like is None:
+        if key is not None and like is None:
             self._known[key] = rows, mask  # while the mask is kept, no other one has its address
         return rows
 
@@ -286,13 +284,7 @@ class HeadMeasurer:
             for number, attention in enumerate(returned):
                 if attention is not None:
                     self._take(batch, accumulator, stack, number, len(returned), attention)
-        missing = sorted(set(runs) - measured)
-        if missing:
-            raise ModelError(
-                f"{self.checkpoint.name} is a {type(self.model).__name__}, which returns no attention"
-                f" weights{'' if missing == ['self'] else f' in its {missing[0]}'}.",
-                hint="a model with attention",
-            )
+        check_returned(self.checkpoint.name, self.model, runs, measured)
 
     def _check_memory(self, batch: TextBatch) -> None:
         """Raise a SizeError if the maps of all heads do not fit into memory."""

@@ -14,7 +14,7 @@ from rich.text import Text
 from attnscope.document.blocks import Drawing
 from attnscope.document.columns import Column
 from attnscope.document.grid.axes import KEY, QUERY, label
-from attnscope.document.grid.colours import ColourScale
+from attnscope.document.grid.colours import ColourScale, print_picture_line
 from attnscope.document.grid.heatmap import print_heatmap
 from attnscope.document.grid.overview import (
     GAP,
@@ -227,9 +227,7 @@ def _print_pictures(table: MapDifferences, rows: list[HeadRow], console: Console
         for word, line in zip_longest(name, side_by_side(pictures, width)):
             whole = Text(word or "", HEAD_STYLE)
             whole.append(" " * (indent - whole.cell_len)).append_text(line or Text())
-            if not scales[both[0]].ramp:
-                whole.rstrip()
-            console.print(whole, soft_wrap=True)
+            print_picture_line(console, scales[both[0]], whole)
     for which, side in (("A, B", both[0]), ("more, less", differences[0])):
         print_line(console, scales[side].legend(console.width).append(f"  {which}", "dim"))
     print_line(console, Text())

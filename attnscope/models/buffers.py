@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -33,8 +32,8 @@ class Store:
 
     def buffer(
         self, shape: tuple[int, ...], most: int, like: torch.Tensor, *, keep: bool = False
-    ) -> Buffer:
-        """Return memory to write numbers into.
+    ) -> tuple[torch.Tensor, bool]:
+        """Return an uninitialized tensor, and whether it is kept until `forget` is called.
 
         Args:
             shape: the shape of the numbers.
@@ -46,22 +45,9 @@ class Store:
         if keep and (self._n_kept + size) * like.itemsize <= self.keep:
             self._kept = memory_for(self._kept, self.keep // like.itemsize, like)
             start, self._n_kept = self._n_kept, self._n_kept + size
-            return Buffer(self._kept[start : start + size].view(shape), kept=True)
+            return self._kept[start : start + size].view(shape), True
         self._current = memory_for(self._current, max(most, size), like)
-        return Buffer(self._current[:size].view(shape), kept=False)
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Memory to write numbers into.
-
-    Attributes:
-        numbers: an uninitialized tensor.
-        kept: whether it is not overwritten until `Store.forget` is called.
-    """
-
-    numbers: torch.Tensor
-    kept: bool
+        return self._current[:size].view(shape), False
 
 
 def memory_for(old: torch.Tensor | None, size: int, like: torch.Tensor) -> torch.Tensor:

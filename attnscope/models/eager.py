@@ -81,6 +81,33 @@ def returned_maps(name: str, output: Any, config: Any, *, picture: bool) -> Iter
         yield stack, maps
 
 
+def check_returned(
+    name: str,
+    model: Any,
+    stacks: Collection[str],
+    found: Collection[str],
+    *,
+    other: str = "a model with attention",
+) -> None:
+    """Raise a ModelError if a model returned no weights of a stack that is needed.
+
+    Args:
+        name: the model's name as the user gave it.
+        model: the model.
+        stacks: the stacks that are needed.
+        found: those whose weights it returned.
+        other: the hint, if the model has several stacks.
+    """
+    missing = sorted(set(stacks) - set(found))
+    if missing:
+        alone = missing == ["self"]
+        raise ModelError(
+            f"{name} is a {type(model).__name__}, which returns no attention"
+            f" weights{'' if alone else f' in its {missing[0]}'}.",
+            hint="a model with attention" if alone else other,
+        )
+
+
 def _check_is_map(name: str, config: Any, attention: Any) -> None:
     """Raise a ModelError unless a model returned a map, or None, for a layer."""
     shape = getattr(attention, "shape", None)

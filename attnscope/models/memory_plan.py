@@ -26,18 +26,17 @@ NUMBERS_OF_A_METRIC = 3
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
-    """The memory of a run beside the weights of its model, in bytes.
+class Needs:
+    """The memory that a run needs beside the weights of its model, in bytes.
 
     Attributes:
         n_batch, n_tokens: the number of texts in a batch, and the length of the longest.
         activations: activations of the layers, for all tokens.
         masks: masks and position biases that the model itself builds for each query and key.
         kept: anything else that is held, such as maps.
-        block: the weights of a block of queries, and the scores that they are computed from.
-        pairs: the numbers of each pair of a query in the block and a key.
-        keep: the part of the latter that is kept for further layers.
-        rows: the number of queries in a block.
+        of_weights: the weights of one query, and the scores that they are computed from.
+        of_a_query: the same, and the numbers of each pair of it and a key.
+        of_pairs: the numbers of all pairs of a query and a key, which further layers can use again.
     """
 
     n_batch: int
@@ -45,36 +44,66 @@ class MemoryPlan:
     activations: int
     masks: int
     kept: int
-    block: int
-    pairs: int
+    of_weights: int
+    of_a_query: int
+    of_pairs: int
+
+    @property
+    def fixed(self) -> int:
+        """The part that does not depend on the number of queries in a block."""
+        return self.activations + self.masks + self.kept
+
+    @property
+    def least(self) -> int:
+        """The memory of the run with one query in a block."""
+        return self.fixed + self.of_a_query
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The memory of a run beside the weights of its model, in bytes.
+
+    Attributes:
+        needs: what the run needs.
+        rows: the number of queries in a block, which is overwritten by the next one.
+        keep: the part of the numbers of pairs that is kept for further layers.
+    """
+
+    needs: Needs
     rows: int
     keep: int = 0
 
     @property
+    def block(self) -> int:
+        """The weights of a block of queries, and the scores that they are computed from."""
+        return self.rows * self.needs.of_weights
+
+    @property
     def at_once(self) -> int:
-        """The memory of a block, which is overwritten by the next one."""
-        return self.block + self.pairs
+        """The same, and the numbers of each pair of a query in the block and a key."""
+        return self.rows * self.needs.of_a_query
 
     @property
     def total(self) -> int:
         """The sum of all parts."""
-        return self.activations + self.masks + self.kept + self.keep + self.at_once
+        return self.needs.fixed + self.keep + self.at_once
 
     def report(self) -> None:
         """Report the plan, unless it takes little."""
-        if self.total >= LITTLE or self.rows < self.n_tokens:
+        if self.total >= LITTLE or self.rows < self.needs.n_tokens:
             notify(str(self))
 
     def __str__(self) -> str:
+        needs = self.needs
         parts = [f"{bytes_text(self.at_once)} for {self.rows} queries' weights at once"]
-        parts.append(f"{bytes_text(self.activations)} for the layers' activations")
-        if self.masks:
-            parts.append(f"{bytes_text(self.masks)} for the model's own masks")
+        parts.append(f"{bytes_text(needs.activations)} for the layers' activations")
+        if needs.masks:
+            parts.append(f"{bytes_text(needs.masks)} for the model's own masks")
         if self.keep:
             parts.append(f"{bytes_text(self.keep)} for masks of token pairs")
-        if self.kept:
-            parts.append(f"{bytes_text(self.kept)} for maps")
-        tokens = tokens_text(self.n_batch, self.n_tokens)
+        if needs.kept:
+            parts.append(f"{bytes_text(needs.kept)} for maps")
+        tokens = tokens_text(needs.n_batch, needs.n_tokens)
         return f"{tokens} take {bytes_text(self.total)}: {', '.join(parts)}"
 
 
@@ -101,48 +130,7 @@ def plan_run(name: str, needs: Needs, memory: int, device: str, hint: str | None
         )
     largest = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
     rows = rounded_rows(min(left // needs.of_a_query, largest // needs.of_weights), needs.n_tokens)
-    return MemoryPlan(
-        needs.n_batch,
-        needs.n_tokens,
-        needs.activations,
-        needs.masks,
-        needs.kept,
-        block=rows * needs.of_weights,
-        pairs=rows * (needs.of_a_query - needs.of_weights),
-        rows=rows,
-        keep=min(KEPT, needs.of_pairs, left - rows * needs.of_a_query),
-    )
-
-
-@dataclass(frozen=True)
-class Needs:
-    """The memory that a run needs beside the weights of its model, in bytes.
-
-    Attributes:
-        n_batch, n_tokens, activations, masks, kept: as in `MemoryPlan`.
-        of_weights: the weights of one query, and the scores that they are computed from.
-        of_a_query: the same, and the numbers of each pair of it and a key.
-        of_pairs: the numbers of all pairs of a query and a key, which further layers can use again.
-    """
-
-    n_batch: int
-    n_tokens: int
-    activations: int
-    masks: int
-    kept: int
-    of_weights: int
-    of_a_query: int
-    of_pairs: int
-
-    @property
-    def fixed(self) -> int:
-        """The part that does not depend on the number of queries in a block."""
-        return self.activations + self.masks + self.kept
-
-    @property
-    def least(self) -> int:
-        """The memory of the run with one query in a block."""
-        return self.fixed + self.of_a_query
+    return MemoryPlan(needs, rows, keep=min(KEPT, needs.of_pairs, left - rows * needs.of_a_query))
 
 
 def needs_of(

@@ -12,6 +12,7 @@ from attnscope.models.tokenize import (
     Reading,
     batch_of,
     max_tokens,
+    notices_of_cut,
     notices_of_unknown,
     read_target,
     tokens_of,
@@ -44,7 +45,8 @@ def read_ids(
     name, numbers = "--tokens" if ids is None else "--ids", ids_of(checkpoint, ids, tokens)
     check_ids(checkpoint, config, numbers, name)
     tokenizer = tokenizer_of(checkpoint)
-    kept, notices = cut_ids(numbers, name, max_tokens(config), truncate)
+    limit = max_tokens(config)
+    notices, kept = notices_of_cut(name, len(numbers), limit, truncate), numbers[:limit]
     notices += notices_of_ids(tokenizer, kept, name)
     inputs = {"input_ids": batch_of(kept), "attention_mask": batch_of([1] * len(kept))}
     reading = Reading(inputs, tokens_of(tokenizer, kept), tokenizer=tokenizer, notices=notices)
@@ -118,22 +120,6 @@ def check_ids(checkpoint: Checkpoint, config: Any, ids: list[int], name: str) ->
         raise OptionError(
             f"{name}: there is no token {max(ids)}: {checkpoint.name} has {n_token}, counted from 0."
         )
-
-
-def cut_ids(ids: list[int], name: str, limit: int | None, truncate: bool) -> tuple[list[int], list[str]]:
-    """Truncate ids to the model's limit, and return them with a notice if some were cut off.
-
-    Raises:
-        OptionError: there are more than the model takes, and `truncate` does not allow to cut them.
-    """
-    n = len(ids)
-    if limit is None or n <= limit:
-        return ids, []
-    if not truncate:
-        raise OptionError(
-            f"{name} is {n} tokens long, but the model takes at most {limit}.", hint="--truncate"
-        )
-    return ids[:limit], [f"{name} was truncated from {n} tokens to {limit}."]
 
 
 def notices_of_ids(tokenizer: Any, ids: list[int], name: str) -> list[str]:

@@ -432,15 +432,26 @@ def _encode(
     names = ("text_target",) if option == "--target" else ("text", "text_pair")
     arguments = dict(zip(names, texts, strict=False))
     encoding = encoded(tokenizer, arguments, return_special_tokens_mask=True)
-    n = len(encoding["input_ids"])
+    notices = notices_of_cut(option, len(encoding["input_ids"]), limit, truncate)
+    if notices:
+        options = {"return_special_tokens_mask": True, "truncation": True, "max_length": limit}
+        encoding = tokenizer(**arguments, **options)
+    return encoding, notices
+
+
+def notices_of_cut(option: str, n: int, limit: int | None, truncate: bool) -> list[str]:
+    """Return a notice if `n` tokens are truncated to the model's limit.
+
+    Raises:
+        OptionError: there are more than the model takes, and they may not be truncated.
+    """
     if limit is None or n <= limit:
-        return encoding, []
+        return []
     if not truncate:
         raise OptionError(
             f"{option} is {n} tokens long, but the model takes at most {limit}.", hint="--truncate"
         )
-    cut = tokenizer(**arguments, return_special_tokens_mask=True, truncation=True, max_length=limit)
-    return cut, [f"{option} was truncated from {n} tokens to {limit}."]
+    return [f"{option} was truncated from {n} tokens to {limit}."]
 
 
 def _tokens_of_encoding(tokenizer: Any, encoding: Any, first: str) -> list[Token]:

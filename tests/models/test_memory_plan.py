@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from attnscope.heads.measurer import HeadMeasurer
 from attnscope.models.blockwise import Blockwise
 from attnscope.models.heads.metrics import METRICS
 from attnscope.models.load import load_config, load_model, load_tokenizer
-from attnscope.models.memory_plan import KEPT, LARGEST_BLOCK, MemoryPlan, needs_of, plan_run
+from attnscope.models.memory_plan import KEPT, LARGEST_BLOCK, MemoryPlan, Needs, needs_of, plan_run
 from attnscope.process.budget import parse_size
 
 PLENTY = 2**62
@@ -114,24 +115,24 @@ def test_a_size_of_no_byte_and_one_without_end_are_no_sizes(text):
 
 
 def test_a_plan_is_the_sum_of_its_parts_and_says_them():
-    made = MemoryPlan(
+    needs = Needs(
         n_batch=1,
         n_tokens=12_000,
         activations=3 * 2**20,
         masks=2**20,
         kept=0,
-        block=2**18,
-        pairs=2**18,
-        rows=7,
+        of_weights=2**17,
+        of_a_query=2**18,
+        of_pairs=0,
     )
+    made = MemoryPlan(needs, rows=2)
     assert made.total == 4.5 * 2**20
     assert str(made) == (
-        "12,000 tokens take 4.5 MiB: 512.0 KiB for 7 queries' weights at once,"
+        "12,000 tokens take 4.5 MiB: 512.0 KiB for 2 queries' weights at once,"
         " 3.0 MiB for the layers' activations, 1.0 MiB for the model's own masks"
     )
-    made = MemoryPlan(
-        n_batch=8, n_tokens=12, activations=2**20, masks=0, kept=0, block=2**19, pairs=2**19, rows=12
-    )
+    needs = replace(needs, n_batch=8, n_tokens=12, activations=2**20, masks=0)
+    made = MemoryPlan(needs, rows=4)
     assert str(made).startswith("8 × 12 tokens take 2.0 MiB")
     assert "masks" not in str(made)
 
@@ -140,7 +141,7 @@ def test_a_plan_is_the_sum_of_its_parts_and_says_them():
     ("activations", "rows", "n_lines"), [(2**20, 12, 0), (2**20, 11, 1), (64 * 2**20, 12, 1)]
 )
 def test_a_plan_that_takes_little_is_not_reported(caplog, activations, rows, n_lines):
-    plan = MemoryPlan(1, 12, activations=activations, masks=0, kept=0, block=9, pairs=9, rows=rows)
+    plan = MemoryPlan(Needs(1, 12, activations, 0, 0, of_weights=1, of_a_query=2, of_pairs=0), rows)
     with caplog.at_level(logging.INFO, "attnscope"):
         plan.report()
     assert len(caplog.records) == n_lines
@@ -150,7 +151,7 @@ def test_a_plan_that_takes_little_is_not_reported(caplog, activations, rows, n_l
 @pytest.mark.parametrize("n", [1, 100, 3000])
 def test_a_run_gets_what_it_takes_and_is_refused_a_byte_less(n, n_batch):
     enough = plan(n, n_batch=n_batch)
-    least = enough.activations + enough.masks + enough.at_once // enough.rows
+    least = enough.needs.activations + enough.needs.masks + enough.at_once // enough.rows
     made = plan(n, n_batch=n_batch, memory=least)
     assert made.total == least
     assert made.rows == 1
@@ -197,7 +198,7 @@ def test_as_many_queries_are_in_a_block_as_was_said(dtype, n_batch, n):
 def test_a_long_text_takes_so_much_more_as_it_is_longer():
     sizes = [plan(n).total - plan(n).at_once - plan(n).keep for n in (1000, 10_000, 1_000_000)]
     assert [size / sizes[0] for size in sizes] == [1, 10, 1000]
-    assert plan(1_000_000).masks == 0
+    assert plan(1_000_000).needs.masks == 0
     assert plan(1_000_000).block <= LARGEST_BLOCK["cpu"] or plan(1_000_000).rows == 1
 
 
@@ -213,10 +214,10 @@ def test_a_long_text_takes_so_much_more_as_it_is_longer():
     ids=["window", "local", "eager", "biases", "padding"],
 )
 def test_masks_that_the_model_makes_grow_with_the_square(config, n_batch):
-    small, large = (plan(n, config, n_batch=n_batch).masks for n in (1000, 10_000))
+    small, large = (plan(n, config, n_batch=n_batch).needs.masks for n in (1000, 10_000))
     assert small >= 1000**2
     assert large == 100 * small
-    assert plan(1000, config, n_batch=3 * n_batch).masks >= small
+    assert plan(1000, config, n_batch=3 * n_batch).needs.masks >= small
 
 
 def test_what_is_asked_of_tokens_is_kept_where_there_is_room():
@@ -225,7 +226,7 @@ def test_what_is_asked_of_tokens_is_kept_where_there_is_room():
     assert plan(100_000, memory=most.total - 5).keep == KEPT - 5
     assert plan(100_000, memory=most.total - KEPT).keep == 0
     nothing_asked = plan_run("small", needs_of(config_of(), 4, 1, 1000, pairs=0), PLENTY, "cpu")
-    assert (nothing_asked.pairs, nothing_asked.keep) == (0, 0)
+    assert (nothing_asked.at_once, nothing_asked.keep) == (nothing_asked.block, 0)
 
 
 def test_one_of_several_texts_may_be_as_long_as_all_and_its_mask_with_it():
@@ -240,11 +241,11 @@ def test_wider_models_and_wider_numbers_take_more():
         {"num_key_value_heads": 6},
         {"head_dim": 64},
     ):
-        assert plan(1000, config_of(**more)).activations > plan(1000).activations
+        assert plan(1000, config_of(**more)).needs.activations > plan(1000).needs.activations
     assert (
-        plan(1000, dtype_bytes=2).activations
-        < plan(1000).activations
-        < plan(1000, dtype_bytes=8).activations
+        plan(1000, dtype_bytes=2).needs.activations
+        < plan(1000).needs.activations
+        < plan(1000, dtype_bytes=8).needs.activations
     )
     assert plan(1000, config_of(num_hidden_layers=50)).total == plan(1000).total
 

@@ -158,6 +158,13 @@ class ColourScale:
         return line.append(f" {top:.0f} %" if top >= 10 else f" {top:.2g} %")
 
 
+def print_picture_line(console: Console, scale: ColourScale, line: Text) -> None:
+    """Print a line of a picture, without trailing blanks if there are no colours."""
+    if not scale.ramp:
+        line.rstrip()
+    console.print(line, soft_wrap=True)
+
+
 def pixel_lines(weights: np.ndarray, scale: ColourScale) -> list[Text]:
     """Draw weights as pixels, one character wide; with colours, two rows share a line.
 

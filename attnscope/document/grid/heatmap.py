@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.document.grid import axes
-from attnscope.document.grid.colours import NOT_A_NUMBER, ColourScale
+from attnscope.document.grid.colours import NOT_A_NUMBER, ColourScale, print_picture_line
 from attnscope.document.grid.pooling import (
     SHOWN,
     TokenGrid,
@@ -70,9 +70,7 @@ def print_heatmap(maps: TokenGrid, attention: np.ndarray, console: Console) -> N
             lines.append(layout.divider())
         lines.append(layout.row(label, weights))
     for line in lines:
-        if not scale.ramp:
-            line.rstrip()
-        console.print(line, soft_wrap=True)
+        print_picture_line(console, scale, line)
     print_line(console, Text())
     if scale.ramp or not layout.digits:
         print_line(console, layout.scale.legend(console.width, percent=bool(layout.digits)))

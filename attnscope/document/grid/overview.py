@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.document.grid.colours import ColourScale, pixel_lines
+from attnscope.document.grid.colours import ColourScale, pixel_lines, print_picture_line
 from attnscope.document.grid.pooling import SHOWN, TokenGrid, chunks, positions, smaller_without, span
 from attnscope.document.styles import AXIS_STYLES
 from attnscope.document.terminal import print_line
@@ -59,9 +59,7 @@ def print_overview(
             for i, line in enumerate(side_by_side(pictures, width)):
                 label = Text(str(layer) if i == 0 else "", LAYER)
                 label.append(" " * (indent - label.cell_len)).append_text(line)
-                if not scale.ramp:
-                    label.rstrip()
-                console.print(label, soft_wrap=True)
+                print_picture_line(console, scale, label)
     print_line(console, scale.legend(console.width))
     print_line(console, Text(_sentence(maps, width, scale), "dim"))
 

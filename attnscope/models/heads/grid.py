@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.document.grid.colours import ColourScale, pixel_lines
+from attnscope.document.grid.colours import ColourScale, pixel_lines, print_picture_line
 from attnscope.document.grid.overview import HEAD, HEAD_STYLE, LAYER
 from attnscope.document.grid.pooling import chunks
 from attnscope.document.terminal import print_line
@@ -139,13 +139,13 @@ def _print_large(grid: Grid, console: Console) -> None:
     for band in chunks(len(grid.heads), ceil(len(grid.heads) * width / room)):
         part = slice(band.start, band.stop)
         numbers = Text.assemble((HEAD.ljust(indent), "dim"), _ruler(grid.heads[part], width))
-        _print_line(console, scale, numbers)
+        print_picture_line(console, scale, numbers)
         values = grid.values[:, part]
         lines = pixel_lines(_clean(values), scale) if width == 1 else _lines(values, scale, width, write)
         drawn += lines
         layers = grid.layers[:: ceil(len(grid.layers) / len(lines))]
         for layer, line in zip(layers, lines, strict=True):
-            _print_line(console, scale, Text.assemble((str(layer).ljust(indent), LAYER), line))
+            print_picture_line(console, scale, Text.assemble((str(layer).ljust(indent), LAYER), line))
     print_line(console, Text())
     if scale.ramp or not write:
         print_line(console, scale.legend(console.width))
@@ -222,7 +222,7 @@ def _print_small(grids: list[Grid], console: Console) -> None:
             line = Text()
             for i, part in enumerate(parts):
                 line.append(" " * (i * (width + GAP) - line.cell_len)).append_text(part)
-            _print_line(console, scales[0], line)
+            print_picture_line(console, scales[0], line)
         print_line(console, Text())
     legend = replace(scales[0], top=1.0).legend(console.width)
     legend.right_crop(len("1"))
@@ -264,13 +264,6 @@ def _clean(values: np.ndarray) -> np.ndarray:
     import numpy as np
 
     return np.maximum(np.nan_to_num(values), 0.0)
-
-
-def _print_line(console: Console, scale: ColourScale, line: Text) -> None:
-    """Print a line of a picture, without trailing blanks if there are no colours."""
-    if not scale.ramp:
-        line.rstrip()
-    console.print(line, soft_wrap=True)
 
 
 def _sentence(grids: list[Grid], scale: ColourScale, drawn: list[Text]) -> str:

@@ -124,8 +124,8 @@ class WeightRows:
 
         n_batch, n_head, n_rows, n_keys = block.attention.shape
         most = n_batch * n_head * n_rows * self.key_side.ids.shape[1]
-        buffer = self._store.buffer((n_batch * n_head * n_rows * n_keys,), most, block.attention)
-        return without_keys(block, self.key_side.sink, buffer.numbers)
+        buffer, _ = self._store.buffer((n_batch * n_head * n_rows * n_keys,), most, block.attention)
+        return without_keys(block, self.key_side.sink, buffer)
 
     @property
     def counts(self) -> torch.Tensor:
@@ -168,12 +168,13 @@ class WeightRows:
         n_batch, _, n_rows, n_keys = tokens.block.attention.shape
         shape = (n_batch, n_rows, len(self._pairs), n_keys)
         most = n_batch * n_rows * len(self._pairs) * self.key_side.ids.shape[1]
-        buffer = self._store.buffer(shape, most, tokens.block.attention, keep=self._like is None)
+        attention, keep = tokens.block.attention, self._like is None
+        numbers, kept = self._store.buffer(shape, most, attention, keep=keep)
         for k, name in enumerate(self._pairs):
-            buffer.numbers[:, :, k] = _as_numbers(PAIRS[name](tokens))[:, 0]
-        if buffer.kept:
-            self._kept_numbers[which] = buffer.numbers
-        return buffer.numbers
+            numbers[:, :, k] = _as_numbers(PAIRS[name](tokens))[:, 0]
+        if kept:
+            self._kept_numbers[which] = numbers
+        return numbers
 
     @property
     def entropy(self) -> torch.Tensor:

@@ -14,9 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.errors import ModelError
 from attnscope.models.attention_hook import observing
-from attnscope.models.eager import returned_maps, why_eager
+from attnscope.models.eager import check_returned, returned_maps, why_eager
 from attnscope.models.eager_masks import SOME, notice_of_masks, notice_of_outputs
 from attnscope.models.forward import main_output, run
 from attnscope.models.layers import STACKS, counts, stacks_that_run
@@ -142,13 +141,7 @@ def eager_maps(
                 continue
             for layer, attention in enumerate(maps):
                 collector.collect_map(stack, layer, len(maps), attention)
-    missing = sorted(set(stacks) - set(collector.n_layer))
-    if missing:
-        whose = "" if missing == ["self"] else f" in its {missing[0]}"
-        raise ModelError(
-            f"{checkpoint.name} is a {type(model).__name__}, which returns no attention weights{whose}.",
-            hint="a model with attention" if not whose else "another --stack",
-        )
+    check_returned(checkpoint.name, model, stacks, collector.n_layer, other="another --stack")
     return collector.result(main_output(output))
 
 

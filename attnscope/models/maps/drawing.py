@@ -15,7 +15,7 @@ from attnscope.document.blocks import Drawing
 from attnscope.document.columns import Column, check_columns
 from attnscope.document.grid import axes
 from attnscope.document.grid.axes import label
-from attnscope.document.grid.colours import ColourScale, pixel_lines
+from attnscope.document.grid.colours import ColourScale, pixel_lines, print_picture_line
 from attnscope.document.grid.heatmap import print_heatmap
 from attnscope.document.grid.overview import print_overview
 from attnscope.document.grid.pooling import (
@@ -224,9 +224,7 @@ def _print_patches(
     print_line(console, Text(axes.spelled(query_text(maps.query_tokens, query), scale)))
     lines = min(MOST_LINES, max(1, console.height - BESIDE)) if console.is_terminal else MOST_LINES
     for line in pixel_lines(_resized(patches, scale, console.width, lines), scale):
-        if not scale.ramp:
-            line.rstrip()
-        console.print(line, soft_wrap=True)
+        print_picture_line(console, scale, line)
     print_line(console, scale.legend(console.width))
     print_line(console, Text(_elsewhere(maps, picture, weights, scale)))
 

@@ -267,6 +267,15 @@ def names_rule(text: str) -> bool:
     return Path(text).suffix in FORMATS or (bool(colon) and Path(file).suffix in FORMATS)
 
 
+def names_function(text: str) -> bool:
+    """Check whether a text names a function that may be a mask: `file.py:NAME` or `package.module:NAME`.
+
+    >>> names_function("mine.py:mask"), names_function("package.masks:mask"), names_function("gpt2")
+    (True, True, False)
+    """
+    return re.fullmatch(r".*\.py(:.*)?|[\w.]+:[\w.]+", text) is not None
+
+
 def parse_masks(masks: Any) -> Masks:
     """Parse one mask or several.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +11,13 @@ from typing import Any
 import torch
 
 from attnscope.attention import masks
-from attnscope.attention.mask_rules import hints_without_flag, mask_axes, names_rule, parse_masks
+from attnscope.attention.mask_rules import (
+    hints_without_flag,
+    mask_axes,
+    names_function,
+    names_rule,
+    parse_masks,
+)
 from attnscope.auditing.options import Properties
 from attnscope.errors import OptionError
 from attnscope.user_code.load import load_target
@@ -140,7 +145,7 @@ def _is_rule(mask: Any) -> bool:
 
 def _is_function(mask: Any) -> bool:
     if isinstance(mask, str):
-        return re.fullmatch(r".*\.py(:.*)?|[\w.]+:[\w.]+", mask) is not None
+        return names_function(mask)
     return callable(mask) and not hasattr(mask, "state_dict")
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from attnscope.attention.mask_rules import KINDS, names_rule
+from attnscope.attention.mask_rules import KINDS, names_function, names_rule
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.indices import Indices
 from attnscope.errors import OptionError
@@ -246,9 +245,7 @@ def _kind_of_text(text: str) -> Kind:
         raise OptionError("the name of the mask is empty.", hint=WHAT)
     if names_rule(text):
         return "rule"
-    if re.fullmatch(r".*\.py(:.*)?|[\w.]+:[\w.]+", text):
-        return "function"
-    return "model"
+    return "function" if names_function(text) else "model"
 
 
 def _named(subject: Any) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import inf
 
+from attnscope.checkpoints.indices import enumerated
 from attnscope.masks.planes import Plane, RangePlane
 from attnscope.units import counted
 
@@ -185,12 +186,7 @@ def _parts(lengths: Sequence[int]) -> str:
         return f" within chunks of {counted(first, 'key')}"
     if len(lengths) > 6:
         return f" within {len(lengths)} documents"
-    return f" within documents of {_list(lengths)} keys"
-
-
-def _list(numbers: Sequence[int]) -> str:
-    """List numbers in words."""
-    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+    return f" within documents of {enumerated(map(str, lengths))} keys"
 
 
 def _prefix(rows: Sequence[Row], first: int, keys: range) -> str | None:
@@ -214,8 +210,9 @@ def _documents_of_other_sizes(rows: Sequence[Row]) -> str | None:
     documents = _in_order(rows)
     if documents is None or len(documents) > 6:
         return None
-    keys, queries = zip(*((len(keys), n_query) for keys, n_query in documents), strict=True)
-    return f"all keys within documents of {_list(keys)} keys, for {_list(queries)} queries"
+    pairs = [(str(len(keys)), str(n_query)) for keys, n_query in documents]
+    keys, queries = map(enumerated, zip(*pairs, strict=True))
+    return f"all keys within documents of {keys} keys, for {queries} queries"
 
 
 def _in_order(rows: Sequence[Row]) -> list[tuple[range, int]] | None:

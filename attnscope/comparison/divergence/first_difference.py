@@ -219,19 +219,18 @@ def roots(found: Mapping[str, TensorDifference]) -> list[str]:
 
 def _collect(role: str, found: Mapping[str, TensorDifference], wrong: set[str]) -> None:
     """Add the tensors that explain why one differs."""
-    sources = list(_known_sources(role, found))
     if role == "scores" and found[role].factor is not None:
         wrong.add(role)
         return
-    different = [each for each in sources if not _is_harmless(found[each])]
+    different = [
+        each
+        for each in _known_sources(role, found)
+        if not (found[each].is_equal or (each in ("Q", "K") and found[each].factor is not None))
+    ]
     if not different:
         wrong.add(role)
     for each in different:
         _collect(each, found, wrong)
-
-
-def _is_harmless(each: TensorDifference) -> bool:
-    return each.is_equal or (each.role in ("Q", "K") and each.factor is not None)
 
 
 def _known_sources(role: str, found: Mapping[str, TensorDifference]) -> Iterator[str]:

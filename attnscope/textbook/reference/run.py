@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 HIDES = -1e4
-"""A mask that adds this or less hides the key; same value as in `attnscope.attention.masks`."""
+"""A mask that adds this or less hides the key: `HIDES` again, because references share no code."""
 
 
 PART = 2**20

@@ -20,9 +20,8 @@ from attnscope.process.files import whole_file
 from attnscope.tracing.comments.claims import is_prose
 from attnscope.tracing.comments.parse import ANY, Claim, ShapeComment, shape_comments, text_spans
 from attnscope.tracing.comments.places import Binding, Code, Place
-from attnscope.tracing.comments.type_hints import hint_source
+from attnscope.tracing.comments.type_hints import MOST_SHAPES, hint_source
 
-MOST_SHAPES = 2  # shapes of one line in several runs; a line with more gets no comment
 MOST_ELEMENTS = 4  # elements of a list whose shapes are all written even if they are equal
 
 Dims: TypeAlias = tuple[str, ...]

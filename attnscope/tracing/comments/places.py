@@ -27,11 +27,6 @@ class Function:
     node: ast.FunctionDef | ast.AsyncFunctionDef
     outer: Function | None
 
-    @property
-    def column(self) -> int:
-        """The indentation of its `def` line."""
-        return self.node.col_offset
-
 
 @dataclass(eq=False)
 class Binding:
@@ -220,7 +215,7 @@ class Code:
 def _around(before: Place, column: int) -> Function | None:
     """Return the function that contains a column after a place, from its indentation."""
     function = before.function
-    while function is not None and function.column >= column:
+    while function is not None and function.node.col_offset >= column:
         function = function.outer
     return function
 

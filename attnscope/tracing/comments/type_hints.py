@@ -24,7 +24,7 @@ from attnscope.tracing.comments.history import Call, History
 from attnscope.tracing.comments.places import Binding, Code, Function, arguments_of
 
 MOST_SHAPES = 2
-"""Shapes of an argument in several calls; one with more gets no annotation."""
+"""Shapes of an argument or of a line in several calls; with more, nothing is written."""
 
 _KINDS = {
     "float": "Float",

@@ -13,8 +13,8 @@ from typing import Any
 
 from attnscope.checkpoints.checkpoint import WithoutFiles
 from attnscope.checkpoints.gguf_header import Gguf, open_gguf
+from attnscope.checkpoints.layouts import check_attends
 from attnscope.checkpoints.model_files import QUANTISED, find_model_files
-from attnscope.checkpoints.tensor_names import check_attends
 from attnscope.errors import ModelError, no_such_file
 from attnscope.text import printable, shortened
 

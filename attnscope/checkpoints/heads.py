@@ -11,8 +11,8 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.config import PARTS_OF_STACK, configs_of_stack
 from attnscope.checkpoints.indices import check_layer
 from attnscope.checkpoints.latent import axes_of, read_latent
+from attnscope.checkpoints.layouts import PARTS, Layout, Packing, Stack, choose_stack, find_stacks
 from attnscope.checkpoints.result import Latent, WeightSlice
-from attnscope.checkpoints.tensor_names import PARTS, Layout, Packing, Stack, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.document.result import UNMEASURED
 from attnscope.errors import ModelError

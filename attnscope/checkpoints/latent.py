@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from attnscope.checkpoints.layouts import Stack
 from attnscope.checkpoints.result import Latent, WeightSlice
-from attnscope.checkpoints.tensor_names import Stack
 from attnscope.checkpoints.tensors import Weights
 from attnscope.document.result import UNMEASURED
 from attnscope.errors import ModelError

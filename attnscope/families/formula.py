@@ -15,7 +15,7 @@ from typing import Any
 from attnscope.checkpoints.config import Config, completed, configs_of_stack, rope_settings
 from attnscope.checkpoints.heads import Heads
 from attnscope.checkpoints.indices import enumerated
-from attnscope.checkpoints.tensor_names import PARTS, Packing
+from attnscope.checkpoints.layouts import PARTS, Packing
 from attnscope.errors import ModelError
 from attnscope.families.layer_kinds import unfold
 from attnscope.families.table import ALIBI, BIAS, Formula, family_of

@@ -18,7 +18,7 @@ from attnscope.text import printable, shortened
 from attnscope.units import counted
 
 if TYPE_CHECKING:
-    from attnscope.model_card.observed import ObservedLayer, ObservedModel
+    from attnscope.model_card.layers_from_tensors import ObservedLayer, ObservedModel
 
 GROUPED = ("full", "sliding", "chunked", "sparse", "shared")
 """The kinds of layers whose heads have keys and values of their own."""
@@ -83,7 +83,7 @@ def anatomy_of_tensors(headers: Headers, config: dict[str, Any] | None = None) -
     Raises:
         ModelError: no attention is recognized, or there are several stacks of layers with it.
     """
-    from attnscope.model_card.observed import observe
+    from attnscope.model_card.layers_from_tensors import observe
 
     config = config or {}
     observed = observe(headers, config)
@@ -175,7 +175,7 @@ def contradictions(
         headers: of the model's files.
         config: the content of config.json, or the metadata of a GGUF file.
     """
-    from attnscope.model_card.observed import observe
+    from attnscope.model_card.layers_from_tensors import observe
 
     said_by = "its metadata" if headers.format == "GGUF" else "config.json"
     observed = observe(headers, config)

@@ -1,7 +1,7 @@
 """Which part of a model a tensor belongs to, by its name: attention's matrices, embeddings, experts, …
 
 This reads names of any family: words that transformers, llama.cpp and the authors of models use. It
-decides what is counted where; `checkpoints.tensor_names` decides which numbers a head's matrices are.
+decides what is counted where; `checkpoints.layouts` decides which numbers a head's matrices are.
 """
 
 from __future__ import annotations

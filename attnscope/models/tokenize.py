@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.checkpoints.tensor_names import check_attends
+from attnscope.checkpoints.layouts import check_attends
 from attnscope.errors import FileError, ModelError, OptionError, first_line, is_out_of_memory
 from attnscope.families.table import family_of
 from attnscope.models.byte_tokens import bytes_of, characters_of

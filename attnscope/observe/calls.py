@@ -13,7 +13,7 @@ from attnscope.observe.instrument.session import Session
 from attnscope.observe.trace import Trace
 
 if TYPE_CHECKING:
-    from attnscope.observe.axes.observed import ObservedAxes
+    from attnscope.observe.axes.from_source import ObservedAxes
     from attnscope.observe.diagnose.findings import Watcher
     from attnscope.observe.instrument.recorder import Recorder
 
@@ -155,7 +155,7 @@ def _qualified(session: Session) -> str:
 
 
 def _observed_axes() -> ObservedAxes:
-    from attnscope.observe.axes.observed import ObservedAxes
+    from attnscope.observe.axes.from_source import ObservedAxes
 
     return ObservedAxes()
 

@@ -34,7 +34,7 @@ from attnscope.user_code.load import load_target, title_of
 
 if TYPE_CHECKING:
     from attnscope.observe.axes.budget import RunBudget
-    from attnscope.observe.axes.inference import Inferred, SizedRun
+    from attnscope.observe.axes.from_other_sizes import Inferred, SizedRun
     from attnscope.observe.instrument.session import Session
     from attnscope.user_code.subject import CodeSubject
 
@@ -292,7 +292,7 @@ def _trace(
 ) -> Trace:
     """Run a subject, and again with other sizes, and return its trace."""
     from attnscope.observe.axes.evidence import AxisOrigins
-    from attnscope.observe.axes.inference import Inferred, conditions
+    from attnscope.observe.axes.from_other_sizes import Inferred, conditions
     from attnscope.observe.axes.symbols import Symbols
     from attnscope.observe.instrument.loops import fold_loops
     from attnscope.observe.instrument.session import Session
@@ -404,7 +404,7 @@ def _check_call(subject: CodeSubject) -> None:
 
 def _findings(inferred: Inferred, subject: CodeSubject) -> list[Any]:
     """Return all findings, sorted by line."""
-    from attnscope.observe.axes.inference import coincidences, regrouped_views
+    from attnscope.observe.axes.from_other_sizes import coincidences, regrouped_views
     from attnscope.observe.diagnose.findings import scale_findings
 
     widths = {each[-1] for each in subject.axes.values() if each and isinstance(each[-1], str)}
@@ -464,7 +464,7 @@ def _search(
         The inferred names of the sizes, and notices.
     """
     from attnscope.observe.axes.budget import MemoryEstimate, budget_after
-    from attnscope.observe.axes.inference import infer
+    from attnscope.observe.axes.from_other_sizes import infer
     from attnscope.observe.axes.requirements import fixed, required_by
     from attnscope.observe.axes.symbols import Symbols
 
@@ -537,8 +537,8 @@ def _run(
     """
     import torch
 
-    from attnscope.observe.axes.inference import SizedRun
-    from attnscope.observe.axes.observed import ObservedAxes
+    from attnscope.observe.axes.from_other_sizes import SizedRun
+    from attnscope.observe.axes.from_source import ObservedAxes
     from attnscope.observe.diagnose.crash import failure_of
     from attnscope.observe.diagnose.findings import Watcher
     from attnscope.observe.torch_internals.meta_kernels import without_compiler
@@ -673,7 +673,7 @@ def _axes(subject: CodeSubject) -> set[str]:
 
 def _words(subject: CodeSubject) -> dict[str, list[str]]:
     """Return the names of the axes of each input; a placeholder for those without one."""
-    from attnscope.observe.axes.observed import NAMELESS
+    from attnscope.observe.axes.from_source import NAMELESS
 
     return {
         name: [axis if isinstance(axis, str) else NAMELESS for axis in axes or ()]

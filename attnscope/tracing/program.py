@@ -38,7 +38,7 @@ from attnscope.observe.instrument.rewrite import RecordingSite, rewrite
 from attnscope.observe.torch_internals.compiler import found_by_others, hide
 
 if TYPE_CHECKING:
-    from attnscope.observe.axes.observed import ObservedAxes
+    from attnscope.observe.axes.from_source import ObservedAxes
     from attnscope.observe.diagnose.findings import Watcher
     from attnscope.observe.instrument.recorder import Recorder
     from attnscope.observe.instrument.session import Session
@@ -324,7 +324,7 @@ class Watching:
             if self._recorder is not None or self.n_recorded == self.calls:
                 return  # another thread was first
             self.n_entered += 1
-            from attnscope.observe.axes.observed import ObservedAxes
+            from attnscope.observe.axes.from_source import ObservedAxes
             from attnscope.observe.diagnose.findings import Watcher
             from attnscope.observe.instrument.recorder import Recorder
 

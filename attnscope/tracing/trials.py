@@ -11,7 +11,7 @@ from attnscope.errors import SizeError, is_a, is_out_of_memory, safe_str, stored
 
 if TYPE_CHECKING:
     from attnscope.observe.axes.budget import MemoryEstimate, RunBudget
-    from attnscope.observe.axes.inference import SizedRun
+    from attnscope.observe.axes.from_other_sizes import SizedRun
 
 SMALL = 64 * 2**20
 """Bytes. A run that takes more is made on meta, where tensors have shapes and no values."""
@@ -101,6 +101,6 @@ def _release(error: BaseException | None) -> None:
 
 
 def _not_run(sizes: Mapping[str, int]) -> SizedRun:
-    from attnscope.observe.axes.inference import SizedRun
+    from attnscope.observe.axes.from_other_sizes import SizedRun
 
     return SizedRun([], {}, error=SizeError(f"the budget does not allow a run with {dict(sizes)}."))

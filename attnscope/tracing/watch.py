@@ -298,7 +298,7 @@ class CallTraces:
             self.on_note(message, hint)
 
     def _deliver(self) -> None:
-        from attnscope.observe.axes.changes import name_by_changes
+        from attnscope.observe.axes.from_calls import name_by_changes
 
         name_by_changes([trace.steps for trace in self.result.traces])
         if self.recorded is not None:

@@ -10,7 +10,7 @@ from attnscope.checkpoints.adapter import AdaptedWeights, read_adapter
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.heads import Heads, heads_of
 from attnscope.checkpoints.indices import Indices, check_indices, enumerated, parse_indices
-from attnscope.checkpoints.tensor_names import Stack, choose_stack, find_stacks
+from attnscope.checkpoints.layouts import Stack, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.heads.result import HeadRow, head_name

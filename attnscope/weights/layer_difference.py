@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 
 from attnscope.checkpoints.heads import Heads
 from attnscope.checkpoints.indices import enumerated
+from attnscope.checkpoints.layouts import GGUF
 from attnscope.checkpoints.result import WeightSlice
-from attnscope.checkpoints.tensor_names import GGUF
 from attnscope.errors import ModelError
 from attnscope.models.heads.result import HeadRow
 from attnscope.weights.matrix_change import MatrixChange, RelativeChange, circuit_change

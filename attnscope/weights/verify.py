@@ -12,8 +12,8 @@ from attnscope.arrays import numbers
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.indices import enumerated
 from attnscope.checkpoints.latent import DOWN_KV, DOWN_Q, NORM_KV, NORM_Q, columns_of
+from attnscope.checkpoints.layouts import PARTS, Stack, choose_stack, find_stacks
 from attnscope.checkpoints.result import HeadWeights, Latent
-from attnscope.checkpoints.tensor_names import PARTS, Stack, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.document.result import Check
 from attnscope.errors import ModelError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from attnscope.checkpoints.heads import Heads
-from attnscope.checkpoints.tensor_names import find_stacks
+from attnscope.checkpoints.layouts import find_stacks
 from attnscope.checkpoints.tensors import Weights
 from attnscope.errors import ModelError
 from attnscope.families import formula

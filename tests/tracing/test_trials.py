@@ -8,7 +8,7 @@ import torch
 
 import attnscope
 from attnscope.observe.axes import budget
-from attnscope.observe.axes.inference import SizedRun
+from attnscope.observe.axes.from_other_sizes import SizedRun
 from attnscope.tracing.trials import Trials
 
 CODE = """

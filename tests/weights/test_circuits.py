@@ -12,7 +12,7 @@ from models.families import build, save
 from numpy.testing import assert_allclose
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.checkpoints.tensor_names import choose_stack, find_stacks
+from attnscope.checkpoints.layouts import choose_stack, find_stacks
 from attnscope.weights.circuits import circuit, circuits, effective_rank
 from attnscope.weights.read_head import read_head
 

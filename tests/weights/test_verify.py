@@ -9,7 +9,7 @@ from models.families import FAMILIES, save
 from sweeps import swept
 
 from attnscope.checkpoints.checkpoint import Checkpoint, find_checkpoint
-from attnscope.checkpoints.tensor_names import find_stacks
+from attnscope.checkpoints.layouts import find_stacks
 from attnscope.checkpoints.tensors import open_weights
 from attnscope.errors import ModelError
 from attnscope.families.table import family_of

@@ -16,7 +16,7 @@ from attnscope.auditing.models.expected_masks import WINDOWS, mask_of_config, un
 from attnscope.auditing.models.replay import layer_of
 from attnscope.auditing.models.subject import AuditedModel, ModelRun, Texts, read_by
 from attnscope.auditing.result import Evidence, Influence
-from attnscope.models.masks.observed import observe_masks
+from attnscope.models.masks.seen_keys import observe_masks
 from attnscope.models.tokenize import first_position, max_tokens
 
 

@@ -12,8 +12,8 @@ from attnscope.checkpoints.loaded import LoadedModel, find_model
 from attnscope.document.result import Check
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.masks.inputs import MaskedBatch, read_texts
-from attnscope.models.masks.observed import ObservedMask, observe_masks
 from attnscope.models.masks.options import InputOptions, LayerOptions
+from attnscope.models.masks.seen_keys import ObservedMask, observe_masks
 from attnscope.models.read_inputs import read_inputs
 from attnscope.models.tokens import Token
 from attnscope.process.progress import Progress, stage, without_garbage_collection

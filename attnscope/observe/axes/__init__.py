@@ -1,1 +1,3 @@
-"""Names of axes, inferred by running the code with other sizes."""
+"""Names of axes: `from_other_sizes`, of code that can run again, as `inspect` does; `from_source` and
+`from_calls`, of a program's calls, as `trace` does.
+"""

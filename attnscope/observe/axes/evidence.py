@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from attnscope.observe.axes.expressions import Expression, of_word, parse_expression
-from attnscope.observe.axes.observed import ObservedAxes
+from attnscope.observe.axes.from_source import ObservedAxes
 from attnscope.observe.axes.symbols import AxisOrigin
 from attnscope.observe.instrument.failure import FailedTensor
 from attnscope.observe.trace import Step

@@ -22,7 +22,7 @@ import torch
 
 from attnscope.attention.mask_rules import HIDES
 from attnscope.document.result import Finding
-from attnscope.observe.axes.inference import Inferred, SizedRun, regroupings
+from attnscope.observe.axes.from_other_sizes import Inferred, SizedRun, regroupings
 from attnscope.observe.axes.symbols import Symbols
 from attnscope.observe.diagnose.fully_masked import FullyMasked, flat
 from attnscope.observe.instrument.failure import Shape

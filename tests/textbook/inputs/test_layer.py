@@ -14,7 +14,7 @@ from transformers import AutoModel
 
 from attnscope import compute
 from attnscope.checkpoints.checkpoint import find_checkpoint
-from attnscope.checkpoints.tensor_names import PARTS, find_stacks
+from attnscope.checkpoints.layouts import PARTS, find_stacks
 from attnscope.errors import ModelError, OptionError
 from attnscope.families.table import FAMILIES as KNOWN
 from attnscope.textbook.inputs.layer import open_layer

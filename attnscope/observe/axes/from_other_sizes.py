@@ -21,7 +21,7 @@ from attnscope.observe.trace import Condition, Source, Step
 
 if TYPE_CHECKING:
     from attnscope.observe.axes.evidence import AxisOrigins
-    from attnscope.observe.axes.observed import ObservedAxes
+    from attnscope.observe.axes.from_source import ObservedAxes
 
 N_RUNS = 3
 """The number of runs with other sizes."""

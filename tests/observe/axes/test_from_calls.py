@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnscope.observe.axes.changes import name_by_changes
+from attnscope.observe.axes.from_calls import name_by_changes
 from attnscope.observe.trace import Step
 
 

@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from attnscope.observe.axes.inference import regroupings
+from attnscope.observe.axes.from_other_sizes import regroupings
 
 CODE = Path(__file__).parents[2] / "tracing" / "code"
 

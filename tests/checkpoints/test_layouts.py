@@ -13,7 +13,7 @@ from sweeps import swept
 
 from attnscope.arrays import numbers
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.checkpoints.tensor_names import LAYOUTS, PARTS, Packing, choose_stack, find_stacks
+from attnscope.checkpoints.layouts import LAYOUTS, PARTS, Packing, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import open_weights
 from attnscope.errors import ModelError
 from attnscope.weights.read_head import read_head

@@ -32,6 +32,7 @@ def test_two_recordings_of_the_same_code_are_equal(two_recordings, capsys):
     assert capsys.readouterr().out == "no difference\n"
 
 
+@pytest.mark.sweep
 def test_what_differs_is_shown_item_by_item(two_recordings, tmp_path, capsys):
     old, new = two_recordings[0], tmp_path / "new"
     shutil.copytree(old, new)
@@ -47,6 +48,7 @@ def test_what_differs_is_shown_item_by_item(two_recordings, tmp_path, capsys):
     assert out.endswith(" items differ\n")
 
 
+@pytest.mark.sweep
 def test_a_recording_has_all_that_users_see(two_recordings):
     folder = two_recordings[0]
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*.txt")}

@@ -13,7 +13,7 @@ def test_there_are_notebooks():
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-@pytest.mark.few(1)
+@pytest.mark.sweep
 def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
     import nbformat  # for three seconds, which every worker would wait
     from nbclient import NotebookClient

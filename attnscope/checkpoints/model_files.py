@@ -11,13 +11,15 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.checkpoint import BUNDLED, Checkpoint, find_checkpoint
 from attnscope.checkpoints.config import read_config, read_json
-from attnscope.checkpoints.ranges import FileRanges, Ranges, hub_ranges
 from attnscope.errors import ModelError
 from attnscope.text import alternatives, printable, shortened
+
+if TYPE_CHECKING:
+    from attnscope.checkpoints.ranges import Ranges
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
@@ -226,6 +228,8 @@ class ModelFiles:
 
     def _ranges(self, names: Iterable[str]) -> list[Ranges]:
         """Return files of the model as ranges: from this machine if they are here."""
+        from attnscope.checkpoints.ranges import FileRanges, hub_ranges
+
         if self.place.folder is not None:
             return [FileRanges(self.place.folder / name) for name in names]
         here = {name: self.place.file_here(name) for name in names}

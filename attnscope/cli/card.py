@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +12,12 @@ from attnscope.cli.options import TableOptions, expanded
 from attnscope.cli.output import draw, print_result, shown_progress, written_first
 from attnscope.completion import completion
 from attnscope.errors import warn_unused
-from attnscope.model_card.cards import Cards
 from attnscope.model_card.options import CostOptions
-from attnscope.model_card.result import Card
 from attnscope.options import option
+
+if TYPE_CHECKING:
+    from attnscope.model_card.cards import Cards
+    from attnscope.model_card.result import Card
 
 EXAMPLES = {
     "attnscope card minilm": "the bundled model",

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.config import check_settings, text_part
-from attnscope.checkpoints.headers import Headers, read_headers
 from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_model_files
 from attnscope.document.result import Finding
 from attnscope.errors import ModelError, OptionError
@@ -20,7 +19,7 @@ from attnscope.model_card.anatomy import LayerAnatomy, LayerCache, ModelAnatomy
 from attnscope.model_card.cache_dtype import BYTES, CacheDtype, CheckpointDtype, checkpoint_dtype
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.draft import draft_layer, number_of_drafts
-from attnscope.model_card.from_tensors import anatomy_of_checkpoint, contradictions
+from attnscope.model_card.from_tensors import anatomy_of_checkpoint
 from attnscope.model_card.kv_cache import Caches, Reserves
 from attnscope.model_card.options import CostOptions
 from attnscope.model_card.parallel import of_one_device
@@ -41,6 +40,9 @@ from attnscope.options import group_of
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.text import shortened
 from attnscope.units import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from attnscope.checkpoints.headers import Headers
 
 ASSUMED = "bfloat16"
 """The dtype of keys and values where config.json names none that they can have."""
@@ -247,12 +249,12 @@ def _read(model: Any, cost: CostOptions, progress: Progress) -> _Model:
     typed = None if original is None else with_known_types(original, cost.like)
     config = None if typed is None else typed.config
     try:
-        anatomy, read_from, findings = _anatomy(config, headers)
+        anatomy, read_from, findings = anatomy_of_checkpoint(config, headers)
     except ModelError:
         if typed is None or not typed.notices or cost.like is not None:
             raise
         config, typed = original, None  # its tensors may say it
-        anatomy, read_from, findings = _anatomy(config, headers)
+        anatomy, read_from, findings = anatomy_of_checkpoint(config, headers)
     weights: WeightsCount | None = None
     why: str | None
     if typed is not None and typed.by_fields and headers is None:
@@ -557,11 +559,14 @@ def _headers(
     files: ModelFiles, progress: Progress
 ) -> tuple[Headers | None, tuple[str, ...], int | None]:
     """Return the headers of a model's weights, and why there are none, with the bytes of an index."""
+    if files.is_config:
+        return None, (), None
+    from attnscope.checkpoints.headers import read_headers
+
     try:
         return read_headers(files, progress=progress), (), None
     except NoWeightsError as error:
-        why = () if files.is_config else (error.message.removesuffix("."),)
-        return None, why, error.n_bytes
+        return None, (error.message.removesuffix("."),), error.n_bytes
 
 
 def _weights(
@@ -612,19 +617,6 @@ def _weights(
             return count_without_values(config, dtype, quantisation), unstored
         except ModelError as error:
             return None, f"{why}; {error.message.removesuffix('.')}"
-
-
-def _anatomy(
-    config: dict[str, Any] | None, headers: Headers | None
-) -> tuple[ModelAnatomy, str, tuple[Finding, ...]]:
-    """Return the anatomy, what it was read from, and where the tensors contradict that."""
-    if headers is not None and headers.format == "GGUF":
-        from attnscope.model_card.gguf_anatomy import anatomy_of_gguf
-
-        anatomy = anatomy_of_gguf(headers)
-        found = contradictions(anatomy, headers, headers.metadata)
-        return anatomy, "the header of a GGUF file", found
-    return anatomy_of_checkpoint(config, headers)
 
 
 def _context(anatomy: ModelAnatomy, n_tokens: int | None) -> int:

@@ -8,13 +8,14 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from attnscope.document.blocks import Plot
-from attnscope.model_card.cards import Cards
 from attnscope.model_card.result import Card, CurvePoint
 from attnscope.units import bytes_text, counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from attnscope.model_card.cards import Cards
 
 SIZE = (5.0, 3.2)  # inches
 DASHES = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -24,7 +25,7 @@ MARKERS = "os^Dv<>p*"
 
 def plot(result: Card | Cards) -> Plot:
     """Return the figure of a card, or of several; it is missing where no keys and values are kept."""
-    cards = result.cards if isinstance(result, Cards) else [result]
+    cards = [result] if isinstance(result, Card) else result.cards
     missing = "" if any(card.curve for card in cards) else "no keys and values are kept for later tokens"
     return Plot(partial(draw_card, result=result), missing)
 
@@ -41,11 +42,7 @@ def draw_card(figure: Figure, result: Card | Cards) -> None:
 
     figure.set_size_inches(*SIZE)
     axes = figure.subplots()
-    if isinstance(result, Cards):
-        title = f"{counted(len(result.cards), 'model')}, {counted(result.batch, 'sequence')}"
-        for name, card, marker in zip(result.names, result.cards, cycle(MARKERS), strict=False):
-            _line(axes, card.curve, [each.n_bytes for each in card.curve], drawable(name), "-", marker)
-    else:
+    if isinstance(result, Card):
         title = f"{result.name}, {counted(result.batch, 'sequence')}, {result.cache_dtype}"
         _line(axes, result.curve, [each.n_bytes for each in result.curve], "needed", "-", "o")
         for each, dashes in zip(result.reserved, cycle(DASHES), strict=False):
@@ -56,7 +53,11 @@ def draw_card(figure: Figure, result: Card | Cards) -> None:
             free = result.fit.memory - result.fit.weights
             label = f"{bytes_text(free)} beside the weights"
             axes.axhline(free, color="0.4", linewidth=0.8, label=label)
-    _scale(axes, result.cards if isinstance(result, Cards) else [result])
+    else:
+        title = f"{counted(len(result.cards), 'model')}, {counted(result.batch, 'sequence')}"
+        for name, card, marker in zip(result.names, result.cards, cycle(MARKERS), strict=False):
+            _line(axes, card.curve, [each.n_bytes for each in card.curve], drawable(name), "-", marker)
+    _scale(axes, [result] if isinstance(result, Card) else result.cards)
     axes.set_title(drawable(title), loc="left", parse_math=False)
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 

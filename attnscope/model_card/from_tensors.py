@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.config import dtype_of, longest_text, text_part
-from attnscope.checkpoints.headers import Headers
 from attnscope.document.result import Finding
 from attnscope.errors import ModelError
 from attnscope.families.fields import families
@@ -18,6 +17,7 @@ from attnscope.text import printable, shortened
 from attnscope.units import counted
 
 if TYPE_CHECKING:
+    from attnscope.checkpoints.headers import Headers
     from attnscope.model_card.layers_from_tensors import ObservedLayer, ObservedModel
 
 GROUPED = ("full", "sliding", "chunked", "sparse", "shared")
@@ -29,7 +29,7 @@ def anatomy_of_checkpoint(
 ) -> tuple[ModelAnatomy, str, tuple[Finding, ...]]:
     """Return the anatomy of a model, what it was read from, and where its tensors contradict that.
 
-    It is read from config.json, or of a model of a new type from its tensors.
+    It is read from the header of a GGUF file, or from config.json, or of a new type from its tensors.
 
     Args:
         config: the content of config.json; None: there is none.
@@ -38,6 +38,12 @@ def anatomy_of_checkpoint(
     Raises:
         ModelError: neither determines it.
     """
+    if headers is not None and headers.format == "GGUF":
+        from attnscope.model_card.gguf_anatomy import anatomy_of_gguf
+
+        anatomy = anatomy_of_gguf(headers)
+        found = contradictions(anatomy, headers, headers.metadata)
+        return anatomy, "the header of a GGUF file", found
     if config is None and headers is None:
         raise ModelError(
             "the model has neither a config.json nor weights with a header.",

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.result import HeadWeights, WeightSlice
 from attnscope.document.blocks import Block, Drawing, Heading, Only, Table
-from attnscope.document.columns import Column, check_columns, stats_columns
-from attnscope.document.pieces import shown_columns
+from attnscope.document.columns import Column, check_columns, shown_columns, stats_columns
 from attnscope.document.result import named
 from attnscope.document.styles import CYAN
 from attnscope.text import printable

@@ -5,7 +5,7 @@ Every format of a table shares its columns, so that all contain the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +50,19 @@ class Column:
         """Return the cells as plain text."""
         return [self.joint.join(text for text, _ in cell) for cell in self.cells]
 
+    @property
+    def grows(self) -> bool:
+        """Whether it takes the room that others leave, and is cut if there is none."""
+        return self.flexible and not self.essential
+
+    @property
+    def width(self) -> int:
+        """The width in characters."""
+        from rich.cells import cell_len
+
+        lines = [line for text in [self.title, *self.texts()] for line in text.split("\n")]
+        return max(map(cell_len, lines))
+
     def printable(self) -> Column:
         """Escape unprintable characters, so that each cell is one line: names may contain anything."""
         cells = [
@@ -70,6 +83,11 @@ def in_order(columns: list[Column]) -> list[Column]:
     """Sort columns from left to right."""
     place = {key: i for i, key in enumerate(ORDER)}
     return sorted(columns, key=lambda each: (not each.lead, place.get(each.key, len(place))))
+
+
+def shown_columns(columns: Iterable[Column], wide: bool = False) -> list[Column]:
+    """Return the columns for people, from left to right; `wide`: with those shown on request only."""
+    return in_order([each.printable() for each in columns if each.cells and (wide or not each.wide)])
 
 
 def check_columns(checks: list[Check]) -> list[Column]:

@@ -7,8 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from attnscope.document.blocks import Block, Drawing, Table, shown_in
-from attnscope.document.columns import Column
-from attnscope.document.pieces import classes, grows, shown_columns
+from attnscope.document.columns import Column, shown_columns
+from attnscope.document.pieces import classes
 from attnscope.text import printable
 
 if TYPE_CHECKING:
@@ -63,5 +63,4 @@ def environment() -> Environment:
         "shown": shown_columns,
         "tables": _tables,
     }
-    environment.tests["growing"] = grows
     return environment

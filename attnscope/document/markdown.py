@@ -16,7 +16,7 @@ from attnscope.document.blocks import (
     Verdict,
     shown_in,
 )
-from attnscope.document.columns import Column, in_order
+from attnscope.document.columns import Column, shown_columns
 from attnscope.text import printable
 
 
@@ -54,7 +54,7 @@ def _parts(block: Block, wide: bool) -> Iterator[str]:
 
 def markdown_table(columns: list[Column], wide: bool = False) -> str:
     """Return a Markdown table of the columns that a table shows, or of all with `wide`."""
-    shown = in_order([each.printable() for each in columns if each.cells and (wide or not each.wide)])
+    shown = shown_columns(columns, wide)
 
     def row(cells: list[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("<", "\\<") for cell in cells) + " |"

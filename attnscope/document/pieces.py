@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import pairwise
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from attnscope.document import styles
-from attnscope.document.columns import Column, in_order
 from attnscope.text import LEFT_TO_RIGHT_MARK, printable
 
 Piece = tuple[str, str]
@@ -42,19 +39,3 @@ def pieces_of(text: Text) -> list[Piece]:
         style = " ".join(str(each) for each in styles if str(each) not in ("", "none"))
         pieces.append((printable(text.plain[start:end], f"{LEFT_TO_RIGHT_MARK}\n"), style))
     return pieces
-
-
-def shown_columns(columns: Iterable[Column]) -> list[Column]:
-    """Return the columns for people, from left to right, without those shown on request only."""
-    return in_order([each.printable() for each in columns if each.cells and not each.wide])
-
-
-def grows(column: Column) -> bool:
-    """Check whether a column takes the room that others leave, and is cut if there is none."""
-    return column.flexible and not column.essential
-
-
-def width(column: Column) -> int:
-    """Return the width of a column in characters."""
-    lines = [line for text in [column.title, *column.texts()] for line in text.split("\n")]
-    return max(map(cell_len, lines))

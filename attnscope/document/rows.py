@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from attnscope.document.columns import Column
 from attnscope.document.html import rendered
-from attnscope.document.pieces import grows, width
 from attnscope.document.result import Stats
 from attnscope.units import number_text
 
@@ -45,14 +44,14 @@ class Rows:
     def tracks(self) -> str:
         """The widths of the columns, as tracks of a CSS grid: every row is a grid of its own."""
         tracks = [
-            "minmax(var(--least),1fr)" if grows(each) else f"{width(each)}ch" for each in self.columns
+            "minmax(var(--least),1fr)" if each.grows else f"{each.width}ch" for each in self.columns
         ]
         return " ".join(["1ch", *tracks, *[f"{PICTURE}ch"] * bool(self.pictures)])
 
     @property
     def width(self) -> int:
         """The width of the table without the column that grows, in characters."""
-        widths = [0 if grows(each) else width(each) for each in self.columns]
+        widths = [0 if each.grows else each.width for each in self.columns]
         return len("▸") + sum(GAP + each for each in widths) + (GAP + PICTURE) * bool(self.pictures)
 
     @property

@@ -209,15 +209,15 @@ def _fits(columns: list[Column], console: Console) -> bool:
 def _choose(columns: list[Column], width: int) -> list[Column]:
     """Choose as many columns as fit, beginning with the most important."""
     excess = max(0, _total([column for column in columns if column.essential]) - width)
-    columns = [_narrowed(column, _width(column) - excess) for column in columns]
+    columns = [_narrowed(column, column.width - excess) for column in columns]
     room = width + GAP
     chosen: list[Column] = []
     for column in columns:
-        needed = GAP + (min(_width(column), NARROWEST) if _can_shrink(column) else _width(column))
+        needed = GAP + (min(column.width, NARROWEST) if column.grows else column.width)
         if needed <= room or not chosen:  # the first column always stays
             chosen.append(column)
             room -= needed
-    fitted = [_fitted(each, min(_width(each), NARROWEST) + room) for each in chosen]
+    fitted = [_fitted(each, min(each.width, NARROWEST) + room) for each in chosen]
     while _total(fitted) > width and len(fitted) > 1:  # a word is longer than its column
         fitted.pop()
     return fitted
@@ -243,18 +243,14 @@ def _filled(columns: list[Column], width: int, least: int) -> list[Column]:
     narrow = [_fitted(column, least, elide=False) for column in columns]
     free = width - _total(narrow)
     return [
-        _fitted(column, _width(each) + free, elide=False)
+        _fitted(column, each.width + free, elide=False)
         for column, each in zip(columns, narrow, strict=True)
     ]
 
 
-def _can_shrink(column: Column) -> bool:
-    return column.flexible and not column.essential
-
-
 def _narrowed(column: Column, width: int) -> Column:
     """Break the names of axes into lines of at most `width`, if there are several."""
-    if not (column.essential and column.flexible) or _width(column) <= width:
+    if not (column.essential and column.flexible) or column.width <= width:
         return column
     cells = []
     for cell in column.cells:
@@ -271,7 +267,7 @@ def _narrowed(column: Column, width: int) -> Column:
 
 def _fitted(column: Column, width: int, *, elide: bool = True) -> Column:
     """Break the cells of a flexible column into lines of at most `width`, and shorten them to fit."""
-    if not _can_shrink(column):
+    if not column.grows:
         return column
     cells = []
     for (text, style), *_ in column.cells:
@@ -280,18 +276,13 @@ def _fitted(column: Column, width: int, *, elide: bool = True) -> Column:
     return replace(column, cells=cells)
 
 
-def _width(column: Column) -> int:
-    lines = [line for text in [column.title, *column.texts()] for line in text.split("\n")]
-    return max(map(cell_len, lines))
-
-
 def _total(columns: list[Column]) -> int:
-    return sum(_width(column) + GAP for column in columns) - GAP
+    return sum(column.width + GAP for column in columns) - GAP
 
 
 def _print_table(columns: list[Column], console: Console, below: list[Column]) -> None:
     """Print columns side by side, and below each row the sentences in `below`."""
-    widths = [_width(column) for column in columns]
+    widths = [column.width for column in columns]
     room = min(console.width, max(_total(columns), READABLE)) if console.is_terminal else None
 
     def side_by_side(cells: Iterable[Text]) -> Iterator[Text]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from attnscope.document.blocks import Drawing
-from attnscope.document.json import number
+from attnscope.document.json import plain
 from attnscope.errors import OptionError
 from attnscope.text import nearest
 from attnscope.units import shape_text
@@ -142,7 +142,7 @@ def shown_record(shown: Shown) -> dict[str, Any]:
         "dims": list(shown.dims) if shown.dims is not None else None,
         "shape": list(shown.array.shape),
         "dtype": shown.dtype,
-        "values": _jsonable(shown.array.tolist()),
+        "values": plain(shown.array.tolist()),
     }
 
 
@@ -188,9 +188,3 @@ def _expanded(index: Index, ndim: int) -> list[tuple[int, Any]]:
         after = len(index) - place - 1
         return [*enumerate(index[:place]), *enumerate(index[place + 1 :], start=ndim - after)]
     return list(enumerate(index))
-
-
-def _jsonable(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_jsonable(each) for each in values]
-    return number(values) if isinstance(values, float) else values

@@ -314,7 +314,7 @@ def _reserved(caches: Caches, n_tokens: int) -> Reserves:
 
 def _card(model: _Model, cost: CostOptions, n_tokens: int, progress: Progress) -> Card:
     """Compute the card of a model, for so many tokens."""
-    checks = _checks(model, progress) if cost.verify else _Checks()
+    checks, parameter_checks, unchecked = _checks(model, progress) if cost.verify else (None, None, ())
     anatomy, batch = model.anatomy, cost.batch
     n_bytes = (
         model.n_bytes if cost.weights is None and cost.weights_dtype is None else cost.weights_bytes
@@ -372,10 +372,10 @@ def _card(model: _Model, cost: CostOptions, n_tokens: int, progress: Progress) -
         curve=_curve(caches, n_tokens),
         fit=fit,
         work=work,
-        checks=checks.caches,
-        parameter_checks=checks.parameters,
+        checks=checks,
+        parameter_checks=parameter_checks,
         findings=list(model.findings),
-        notices=[*notices, *work.notices, *checks.notices],
+        notices=[*notices, *work.notices, *unchecked],
     )
 
 
@@ -515,23 +515,10 @@ def _curve(caches: Caches, n_tokens: int) -> list[CurvePoint]:
     return points if caches.needed(1) else []
 
 
-@dataclass(frozen=True)
-class _Checks:
-    """The formulas beside what transformers has.
-
-    Attributes:
-        caches: of keys and values; None: not compared.
-        parameters: likewise.
-        notices: why something could not be compared.
-    """
-
-    caches: list[CacheCheck] | None = None
-    parameters: list[ParameterCheck] | None = None
-    notices: tuple[str, ...] = ()
-
-
-def _checks(model: _Model, progress: Progress) -> _Checks:
-    """Compare the formulas with transformers' own cache and model."""
+def _checks(
+    model: _Model, progress: Progress
+) -> tuple[list[CacheCheck], list[ParameterCheck], tuple[str, ...]]:
+    """Compare the formulas with transformers' own cache and model, and say what is not compared."""
     from attnscope.model_card.verify import verify_cache, verify_parameters, verify_reading
     from attnscope.process.memory import check_imports
 
@@ -550,9 +537,9 @@ def _checks(model: _Model, progress: Progress) -> _Checks:
         caches = [*verify_reading(config, model.anatomy), *verify_cache(config)]
     with stage(progress, "building the model without weights …"):
         try:
-            return _Checks(caches, verify_parameters(config))
+            return caches, verify_parameters(config), ()
         except ModelError as error:
-            return _Checks(caches, [], (f"parameters are not compared: {error.message.rstrip('.')}",))
+            return caches, [], (f"parameters are not compared: {error.message.rstrip('.')}",)
 
 
 def _headers(

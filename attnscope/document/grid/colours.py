@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import isnan
 from typing import TYPE_CHECKING
@@ -106,8 +106,7 @@ class ColourScale:
     @classmethod
     def without_weights(cls, console: Console) -> ColourScale:
         """Return the characters of a console, for a picture that shows no weights."""
-        can = can_show("".join(vars(MARKS).values()), console.encoding)
-        return cls(0.0, (), "", console.encoding, MARKS if can else ASCII_MARKS)
+        return replace(cls.up_to(console, 0.0), ramp=(), filled="")
 
     def level(self, weight: float, levels: int) -> int:
         """Return the level of a weight: 0 … `levels`, where the last is that of `top`."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnscope.attention.sinks import sink_keys
 from attnscope.document.grid.axes import AxisToken, label
@@ -25,15 +25,13 @@ from attnscope.document.grid.pooling import (
     positions,
     tokens_of_cells,
 )
+from attnscope.document.html import rendered
 from attnscope.document.page import packing
 from attnscope.document.page.heads import heads_data, metrics_data, with_measured
 from attnscope.document.page.protocols import PageHead, PageMetrics, PagePicture, PageStack
 from attnscope.errors import SizeError
 from attnscope.process.files import check_file
 from attnscope.units import counted
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 SCRIPTS = ("weights.js", "drawing.js", "overview.js", "metrics.js", "beside.js", "page.js")
 STYLES = ("page.css", "metrics.css", "beside.css")
@@ -149,7 +147,8 @@ def page_html(
             text = text.replace(name, model_name(name))
         return text
 
-    html = _template().render(
+    html = rendered(
+        _own("page.html.j2"),
         title=without_folders(title),
         without_folders=without_folders,
         stacks=stacks,
@@ -168,15 +167,6 @@ def page_html(
         style_hash=policy_hash(style),
     )
     return html.encode("utf-8", "replace").decode("utf-8")  # a path's undecodable bytes have no UTF-8
-
-
-def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(_own("page.html.j2"))
 
 
 STILL = 32

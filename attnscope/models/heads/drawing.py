@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.document.blocks import Drawing
-from attnscope.document.columns import Column
+from attnscope.document.columns import Column, shown_columns
 from attnscope.document.html import rendered
 from attnscope.document.markdown import markdown_table
-from attnscope.document.pieces import shown_columns
 from attnscope.document.terminal import print_columns, print_line
 from attnscope.models.heads.grid import Grid, by_stack, print_grids
 from attnscope.models.heads.ranking import head_columns, leader_columns, shown

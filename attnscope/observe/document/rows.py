@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnscope.document.blocks import Drawing
-from attnscope.document.pieces import shown_columns
+from attnscope.document.columns import shown_columns
 from attnscope.document.result import Finding
 from attnscope.document.rows import Details, Rows, stats_text
 from attnscope.observe.document.columns import columns_of

@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.document.blocks import Block, Drawing, Heading, Plot, Sentence
-from attnscope.document.columns import Column
+from attnscope.document.columns import Column, shown_columns
 from attnscope.document.html import rendered
 from attnscope.document.markdown import markdown_table
-from attnscope.document.pieces import shown_columns
 from attnscope.document.styles import GREEN, RED
 from attnscope.document.terminal import print_columns
 from attnscope.document.text import GAP

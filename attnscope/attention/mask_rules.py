@@ -322,7 +322,6 @@ def hints_without_flag() -> Iterator[None]:
 
 
 def _parsed(mask: Any) -> Masks:
-    """Parse one mask."""
     if isinstance(mask, os.PathLike):
         mask = os.fspath(mask)
     if not isinstance(mask, str):

@@ -90,7 +90,6 @@ def columns(result: Comparison) -> list[Column]:
 
 
 def _texts(title: str, key: str, values: list[str], style: str = "", **more: Any) -> Column:
-    """Return a column of texts."""
     return Column(title, key, [[(value, style)] for value in values], values, **more)
 
 

@@ -307,7 +307,6 @@ class CallTraces:
             self.note(notice)
 
     def _trace(self, recording: Recording) -> Trace:
-        """Return the trace of a recorded call."""
         from attnscope.observe.diagnose.findings import findings_of_one_run
         from attnscope.observe.instrument.loops import fold_loops
         from attnscope.user_code.load import describe

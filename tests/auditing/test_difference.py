@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attnscope.auditing.measure.difference import difference, relative
+from attnscope.implementations.rounding import usual_size
 
 
 def runs(own: float, exact: float, rounding: float = 1e-7, dtype: torch.dtype = torch.float32):
@@ -115,3 +116,10 @@ def test_imaginary_parts_are_numbers_too():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert relative(first, second).tolist() == [0.0, 0.5, 0.0]
+
+
+def test_outliers_are_far_larger_than_most_and_than_what_is_usual_at_least():
+    assert usual_size(torch.tensor([1.0] * 20 + [5e3, -2e4])) == 5e3
+    small = torch.tensor([2.0**-20] * 20 + [-0.5])
+    assert (usual_size(small), usual_size(small, least=1.0)) == (2.0**-20, 0.5)
+    assert usual_size(torch.tensor([0.0, torch.inf, torch.nan])) == 0.0

@@ -178,7 +178,7 @@ def _is_clean(
     has_moved = (amounts > rounding).cpu().reshape(sizes)
     return any(
         not has_moved[torch.meshgrid(*places, indexing="ij")].any()
-        for places in product(*(list(view.places(still)) for view in views))
+        for places in product(*(view.places(still) for view in views))
     )
 
 

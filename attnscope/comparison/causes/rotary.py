@@ -17,7 +17,7 @@ from attnscope.comparison.causes.case import EACH_WAY, Case, Hypothesis
 from attnscope.comparison.divergence.state import RoleTensors
 
 LAYOUTS = {"half-split": "pairs feature m with m + d/2", "interleaved": "pairs feature 2m with 2m + 1"}
-CLOSE = 1e-8
+SAME_ANGLES = 1e-8
 """The largest relative difference between two heads that are rotated by the same angles."""
 
 TABLE = 1e-2
@@ -89,15 +89,15 @@ def rotation_between(before: torch.Tensor, after: torch.Tensor) -> Rotation | No
         ratio = _pairs(after[..., :width], layout) / _pairs(before[..., :width], layout)
         turns = ratio.mean(0)
         size = float(turns.abs().mean()) if width == before.shape[-1] else 1.0
-        if not size or not bool(((ratio - turns).abs() <= CLOSE * size).all()):
+        if not size or not bool(((ratio - turns).abs() <= SAME_ANGLES * size).all()):
             continue
         turns = turns / size
         off = float((turns.abs() - 1).abs().max())
         if off <= TABLE:
             angles = (
-                2.0**-23 * turns.shape[0] if off > CLOSE else 0.0
+                2.0**-23 * turns.shape[0] if off > SAME_ANGLES else 0.0
             )  # of positions times inexact numbers
-            noise = CLOSE + 4 * off + angles
+            noise = SAME_ANGLES + 4 * off + angles
             return Rotation(layout, width, turns, size, noise, *_base_and_offset(turns, noise))
     return None
 

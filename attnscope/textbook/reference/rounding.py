@@ -21,7 +21,7 @@ Computing the Log-Sum-Exp and Softmax Functions", for the propagation of errors 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from attnscope.textbook.reference.naive import ProductInputs, QueryBlock, merged, projected, with_heads
@@ -74,7 +74,7 @@ class Errors:
         b, h, some = rows.place
         run, inputs = self.run, self.inputs
         group = inputs.Q.shape[1] // inputs.K.shape[1]
-        block = (
+        block = _Block(
             run,
             inputs.Q[b, h, some],
             inputs.K[b, h // group],
@@ -84,14 +84,15 @@ class Errors:
             run.fully_masked[b, h, some],
             run.mask_of(b, h, some),
             run.kept(b, h, some),
+            entering=None,
         )
-        self.exact[rows.place] = _Block(*block, None).error()
+        self.exact[rows.place] = block.error()
         if self.entering is not None:
             errors = {
                 name: each[b, h, some] if name == "Q" else each[b, h // group]
                 for name, each in self.entering.items()
             }
-            self.weighted[rows.place] = _Block(*block, errors).error()
+            self.weighted[rows.place] = replace(block, entering=errors).error()
 
     def tolerances(self, weighted: np.ndarray, final: np.ndarray) -> Tolerances:
         """Return the tolerated errors of a correct run.

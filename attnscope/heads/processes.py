@@ -49,8 +49,13 @@ class ProcessGroup:
         from torch import distributed
 
         values: list[Any] = [None] * self.world_size
-        with _lost_process_reported(self):
+        try:
             distributed.all_gather_object(values, value)
+        except RuntimeError as error:
+            raise ModelError(
+                f"another of the {self.world_size} processes is lost: {first_line(error).rstrip('.')}.",
+                hint="the same command resumes from the last --checkpoint",
+            ) from error
         return values
 
     def first_mismatch(self, value: Any) -> int | None:
@@ -99,15 +104,3 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
             distributed.barrier()
     finally:
         distributed.destroy_process_group()
-
-
-@contextmanager
-def _lost_process_reported(group: ProcessGroup) -> Iterator[None]:
-    """Turn an error of communication into a ModelError: another process is lost."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise ModelError(
-            f"another of the {group.world_size} processes is lost: {first_line(error).rstrip('.')}.",
-            hint="the same command resumes from the last --checkpoint",
-        ) from error

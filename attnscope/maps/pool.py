@@ -72,7 +72,9 @@ class CellPooler:
         """Pool a block's weights."""
         import torch
 
-        attention = of_heads(block, self.heads)
+        attention = block.attention[0]
+        if len(self.heads) < len(attention):
+            attention = attention[self.heads]
         keys = slice(block.keys.start, block.keys.stop)
         for number, rows in self._parts(block.queries):
             part = attention[:, rows]  # [n_head, rows, keys]
@@ -183,9 +185,3 @@ def strongest(weights: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
     order = ranked.gather(-1, keys).argsort(dim=-1, descending=True, stable=True)
     keys = keys.gather(-1, order)
     return keys, weights.gather(-1, keys)
-
-
-def of_heads(block: Block, heads: list[int]) -> torch.Tensor:
-    """Return the weights of some heads in a block's first sequence, `n_head queries keys`."""
-    attention = block.attention[0]
-    return attention if len(heads) == len(attention) else attention[heads]

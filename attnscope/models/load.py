@@ -40,12 +40,15 @@ def load_config(checkpoint: Checkpoint) -> Any:
         config.dtype = checkpoint.module.dtype
         return config
     stored = checkpoint.config()  # raises a clearer error if there is no checkpoint
-    if "auto_map" in stored and not _is_known(stored.get("model_type")):
-        raise ModelError(
-            f"{checkpoint.name} ({stored.get('model_type')}) requires custom code, which attnscope"
-            " does not run: transformers has no such model.",
-            hint="without a text: its weights may be readable",
-        )
+    if "auto_map" in stored:
+        from transformers import CONFIG_MAPPING
+
+        if stored.get("model_type") not in CONFIG_MAPPING:
+            raise ModelError(
+                f"{checkpoint.name} ({stored.get('model_type')}) requires custom code, which attnscope"
+                " does not run: transformers has no such model.",
+                hint="without a text: its weights may be readable",
+            )
     silence_transformers()
     from transformers import AutoConfig, PreTrainedConfig
 
@@ -312,13 +315,6 @@ def as_model_error(checkpoint: Checkpoint, file: str | None = None) -> Iterator[
         does = f"read the {file} of" if file else "run"
         reason = first_line(error).rstrip(".")
         raise ModelError(f"transformers cannot {does} {checkpoint.name}: {reason}.") from error
-
-
-def _is_known(model_type: Any) -> bool:
-    """Check whether transformers itself has models of this type."""
-    from transformers import CONFIG_MAPPING
-
-    return model_type in CONFIG_MAPPING
 
 
 def _from_cache_or_hub(

@@ -107,9 +107,8 @@ def compare_checkpoints(
     _check_metric(sort, pairs)
     if adapted is not None and adapted.unused:
         table.notices.append(f"{other.name} has no {_some(adapted.unused)}, which the adapter adapts")
-    comparison = _Comparison(table, pairs, chosen_layers, chosen_heads, exact=b is None)
     with stage(progress, f"comparing {table.a} and {table.b} …"):
-        comparison.run(progress)
+        _compare(table, pairs, chosen_layers, chosen_heads, progress, exact=b is None)
     return table
 
 
@@ -126,48 +125,38 @@ def _check_metric(sort: str | None, pairs: list[tuple[Heads, Heads]]) -> None:
         )
 
 
-class _Comparison:
-    """The work of comparing the layers of two checkpoints, and what is noticed."""
-
-    def __init__(
-        self,
-        table: HeadDifferences,
-        pairs: list[tuple[Heads, Heads]],
-        layers: list[int] | None,
-        heads: list[int] | None,
-        *,
-        exact: bool,
-    ) -> None:
-        self.table, self.exact = table, exact
-        self.pairs, self.layers, self.heads = pairs, layers, heads
-        self.others: list[str] = []
-        self.dtypes: set[tuple[str, str]] = set()
-
-    def run(self, progress: Progress) -> None:
-        """Add the rows of all selected layers to the table, and the notices."""
-        todo = [
-            (one, other, layer)
-            for one, other in self.pairs
-            for layer in sorted(one.stack.numbers)
-            if self.layers is None or layer in self.layers
-        ]
-        for done, (one, other, layer) in enumerate(todo):
-            progress(f"comparing layer {layer} of {self.table.a} and {self.table.b} …", done / len(todo))
-            self._add(LayerDifference(one, other, layer, exact=self.exact), one.n_head)
-        of_a, of_b = zip(*sorted(self.dtypes), strict=True)
-        self.table.dtypes = " and ".join(dict.fromkeys(of_a)), " and ".join(dict.fromkeys(of_b))
-        self.table.notices += _notices(self.table, self.others)
-        for row in self.table.rows:  # layers of one model may have different tensors
-            missing = dict.fromkeys(name for name in self.table.metrics if name not in row.values)
-            row.values.update(missing)
-            row.errors.update(missing)
-
-    def _add(self, difference: LayerDifference, n_head: int) -> None:
-        self.table.metrics |= difference.metrics
-        self.dtypes |= difference.dtypes
-        heads = [i for i in range(n_head) if self.heads is None or i in self.heads]
-        self.table.rows += difference.rows(heads)
-        self.others += difference.other_tensors()
+def _compare(
+    table: HeadDifferences,
+    pairs: list[tuple[Heads, Heads]],
+    layers: list[int] | None,
+    heads: list[int] | None,
+    progress: Progress,
+    *,
+    exact: bool,
+) -> None:
+    """Compare the selected layers, and add their rows and what is noticed to the table."""
+    todo = [
+        (one, other, layer)
+        for one, other in pairs
+        for layer in sorted(one.stack.numbers)
+        if layers is None or layer in layers
+    ]
+    others: list[str] = []
+    dtypes: set[tuple[str, str]] = set()
+    for done, (one, other, layer) in enumerate(todo):
+        progress(f"comparing layer {layer} of {table.a} and {table.b} …", done / len(todo))
+        difference = LayerDifference(one, other, layer, exact=exact)
+        table.metrics |= difference.metrics
+        dtypes |= difference.dtypes
+        table.rows += difference.rows([i for i in range(one.n_head) if heads is None or i in heads])
+        others += difference.other_tensors()
+    of_a, of_b = zip(*sorted(dtypes), strict=True)
+    table.dtypes = " and ".join(dict.fromkeys(of_a)), " and ".join(dict.fromkeys(of_b))
+    table.notices += _notices(table, others)
+    for row in table.rows:  # layers of one model may have different tensors
+        missing = dict.fromkeys(name for name in table.metrics if name not in row.values)
+        row.values.update(missing)
+        row.errors.update(missing)
 
 
 def _notices(table: HeadDifferences, others: list[str]) -> list[str]:

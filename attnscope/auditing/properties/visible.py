@@ -1,6 +1,6 @@
 """Window, coverage and bidirectional: which keys attention gives weight to, layer by layer.
 
-What the model's own kernels do is measured: see `attnscope.models.masks.measured`.
+What the model's own kernels do is measured: see `attnscope.models.masks.visible`.
 """
 
 from __future__ import annotations

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANEL, LARGEST_GRID = (
-    1.4,
-    14.0,
-)  # inches: of a map in a grid, and of all side by side, or below each other
+PANEL = 1.4  # inches of a map in a grid
+LARGEST_GRID = 14.0  # inches of all maps of a grid, side by side or below each other
 LARGEST = 1000  # cells along an axis of a single map: fewer than pixels, so that all are visible
 SPOTS = 128  # of a map in a grid, at most, along each axis
 GAP = 0.08  # between two maps of a grid, in widths of a map

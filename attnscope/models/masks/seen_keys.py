@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.models.attention_hook import KernelCall, intercepted, is_cross
 from attnscope.models.layers import layer_of, stack_of
-from attnscope.models.masks.measured import measured_keys
-from attnscope.models.masks.visible import MaskArguments, arguments_of, visible_keys
+from attnscope.models.masks.visible import MaskArguments, arguments_of, measured_keys, visible_keys
 
 if TYPE_CHECKING:
     import torch

@@ -13,9 +13,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope.models.attention_hook import KernelCall
 from attnscope.models.load import set_attention
-from attnscope.models.masks.measured import measured_keys
 from attnscope.models.masks.seen_keys import observe_masks
-from attnscope.models.masks.visible import MaskArguments, arguments_of, visible_keys
+from attnscope.models.masks.visible import MaskArguments, arguments_of, measured_keys, visible_keys
 
 MORE = {
     "mistral": {"sliding_window": 3},

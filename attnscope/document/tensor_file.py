@@ -92,14 +92,13 @@ def _write_npz(path: Path, tensors: Tensors, metadata: dict[str, str] | None) ->
 def _write_pt(path: Path, tensors: Tensors, metadata: dict[str, str] | None) -> None:
     import torch
 
-    whole = {name: to_tensor(_writable(array), dtype) for name, (array, dtype) in tensors.items()}
+    whole = {
+        # torch warns of arrays that are read-only
+        name: to_tensor(array if array.flags.writeable else array.copy(), dtype)
+        for name, (array, dtype) in tensors.items()
+    }
     with path.open("wb") as file:  # given a path, torch reports a full disk as "basic_ios::clear"
         torch.save(whole, file)
-
-
-def _writable(array: np.ndarray) -> np.ndarray:
-    """Return an array that torch accepts without a warning: a copy, if it is read-only."""
-    return array if array.flags.writeable else array.copy()
 
 
 WRITERS: dict[str, Callable[[Path, Tensors, dict[str, str] | None], None]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attnscope.document.blocks import Block, Findings, Heading, Notices, Sentence, Strip, Table
@@ -84,41 +84,43 @@ def _strip(card: Card) -> Strip | None:
     return Strip("".join(cells[index] for index in range(card.n_layer)), legend)
 
 
-def _column(title: str, key: str, texts: Sequence[str], raw: Sequence[Any], **more: Any) -> Column:
+def _column(
+    title: str, key: str, rows: Sequence[Any], text: Callable[[Any], str] = str, **more: Any
+) -> Column:
+    """Return a column with the attribute of each row that is called as the key."""
+    values = [getattr(each, key) for each in rows]
     style = CYAN if key == "kind" else ""
-    return Column(title, key, [[(text, style)] for text in texts], list(raw), **more)
+    cells = [[(MISSING if value is None else text(value), style)] for value in values]
+    return Column(title, key, cells, values, **more)
+
+
+def _said(title: str, key: str, texts: Sequence[str], raw: Sequence[Any], **more: Any) -> Column:
+    """Return a column with texts for people that are not those of values alone."""
+    return Column(title, key, [[(text, "")] for text in texts], list(raw), **more)
+
+
+_separated = "{:,}".format
 
 
 def _columns(card: Card) -> list[Column]:
     """Return a row for each kind of layers."""
     kinds = card.kinds
-
-    def sizes(title: str, key: str) -> Column:
-        values = [getattr(each, key) for each in kinds]
-        texts = [MISSING if value is None else f"{value:,}" for value in values]
-        return _column(title, key, texts, values, right=True)
-
-    def amounts(title: str, key: str) -> Column:
-        values = [getattr(each, key) for each in kinds]
-        return _column(title, key, list(map(bytes_text, values)), values, right=True)
-
     layers = [numbers_text(each.layers) for each in kinds]
     plain = [text.replace("–", "-").replace(" ", "") for text in layers]
     extras = [", ".join(each.extras) or MISSING for each in kinds]
     found = [
-        _column("layers", "layers", layers, plain, essential=True, flexible=True),
+        _said("layers", "layers", layers, plain, essential=True, flexible=True),
         Column("n_layer", "n_layer", [], [len(each.layers) for each in kinds]),
-        _column("kind", "kind", [each.kind for each in kinds], [each.kind for each in kinds]),
-        amounts("a token", "bytes_per_token"),
-        amounts("needed", "cache_bytes"),
-        sizes("n_head", "n_head"),
-        sizes("n_kv_head", "n_kv_head"),
-        sizes("d_K", "d_K"),
-        sizes("d_V", "d_V"),
-        sizes("window", "window"),
-        _column("rope", "rope_theta", list(map(_rope, kinds)), [each.rope_theta for each in kinds]),
+        _column("kind", "kind", kinds),
+        _column("a token", "bytes_per_token", kinds, bytes_text, right=True),
+        _column("needed", "cache_bytes", kinds, bytes_text, right=True),
+        *(
+            _column(name, name, kinds, _separated, right=True)
+            for name in ("n_head", "n_kv_head", "d_K", "d_V", "window")
+        ),
+        _said("rope", "rope_theta", list(map(_rope, kinds)), [each.rope_theta for each in kinds]),
         Column("rope_scaling", "rope_scaling", [], [each.rope_scaling for each in kinds]),
-        _column("also", "extras", extras, ["; ".join(each.extras) for each in kinds], flexible=True),
+        _said("also", "extras", extras, ["; ".join(each.extras) for each in kinds], flexible=True),
     ]
     empty = {"n_head", "n_kv_head", "d_K", "d_V", "window", "rope_theta", "extras"}
     for each in found:
@@ -178,44 +180,34 @@ def _curve_columns(card: Card) -> list[Column]:
     """Return a row for each length: what the keys and values need, with a bar."""
     points = card.curve
     largest = max((each.n_bytes for each in points), default=0)
-    lengths = [each.n_tokens for each in points]
-    needed = [each.n_bytes for each in points]
-    bars = ["█" * max(1, round(BAR * each / largest)) if each else "" for each in needed]
+    bars = ["█" * max(1, round(BAR * each.n_bytes / largest)) if each.n_bytes else "" for each in points]
     return [
-        _column("tokens", "n_tokens", [f"{each:,}" for each in lengths], lengths, right=True,
-                essential=True),
-        _column("needed", "n_bytes", list(map(bytes_text, needed)), needed, right=True),
+        _column("tokens", "n_tokens", points, _separated, right=True, essential=True),
+        _column("needed", "n_bytes", points, bytes_text, right=True),
         Column("", "bar", [[(bar, CYAN)] for bar in bars], []),
-    ]  # fmt: skip
+    ]
 
 
 def _reserve_columns(card: Card) -> list[Column]:
     """Return a row for each engine."""
     rows = card.reserved
     return [
-        _column("engine", "engine", [each.engine for each in rows], [each.engine for each in rows],
-                essential=True),
-        _column("reserves", "n_bytes", [bytes_text(each.n_bytes) for each in rows],
-                [each.n_bytes for each in rows], right=True),
-        _column("rule", "rule", [each.rule for each in rows], [each.rule for each in rows],
-                flexible=True),
-    ]  # fmt: skip
+        _column("engine", "engine", rows, essential=True),
+        _column("reserves", "n_bytes", rows, bytes_text, right=True),
+        _column("rule", "rule", rows, flexible=True),
+    ]
 
 
 def _weight_columns(weights: WeightsCount) -> list[Column]:
     """Return a row for each part of the weights."""
-    rows: list[tuple[str, PartCount]] = [("attention", each) for each in weights.attention]
-    rows += [("rest", each) for each in weights.rest]
-    total = PartCount("all", weights.n_parameter, weights.n_bytes)
-    rows.append(("", total))
-    names = [f"{where} {each.name}".strip() for where, each in rows]
-    sizes = [MISSING if each.n_bytes is None else bytes_text(each.n_bytes) for _, each in rows]
+    parts = [*weights.attention, *weights.rest, PartCount("all", weights.n_parameter, weights.n_bytes)]
+    names = [f"attention {each.name}" for each in weights.attention]
+    names += [*(f"rest {each.name}" for each in weights.rest), "all"]
     return [
-        _column("weights", "part", names, names, essential=True),
-        _column("parameters", "n_parameter", [count_text(each.n_parameter) or "0" for _, each in rows],
-                [each.n_parameter for _, each in rows], right=True),
-        _column("stored", "n_bytes", sizes, [each.n_bytes for _, each in rows], right=True),
-    ]  # fmt: skip
+        _said("weights", "part", names, names, essential=True),
+        _column("parameters", "n_parameter", parts, lambda n: count_text(n) or "0", right=True),
+        _column("stored", "n_bytes", parts, bytes_text, right=True),
+    ]
 
 
 def _dtypes_sentence(weights: WeightsCount) -> str:
@@ -247,14 +239,11 @@ def _work_columns(card: Card, work: Work) -> list[Column]:
         rows.append((f"one more token {each}", work.token))
     names = [name.strip() for name, _ in rows]
 
-    def amounts(title: str, values: list[int | None]) -> Column:
-        texts = [MISSING if value is None else flops_text(value) for value in values]
-        return _column(title, title, texts, values, right=True)
-
+    flops = [each for _, each in rows]
     return [
-        _column("FLOPs", "step", names, names, essential=True),
-        amounts("attention", [flops.attention for _, flops in rows]),
-        amounts("rest", [flops.rest for _, flops in rows]),
+        _said("FLOPs", "step", names, names, essential=True),
+        _column("attention", "attention", flops, flops_text, right=True),
+        _column("rest", "rest", flops, flops_text, right=True),
     ]
 
 
@@ -284,16 +273,12 @@ def _check_columns(card: Card) -> list[Column]:
     if not rows:
         return []
     return [
-        _column(f"in a small model, {rows[0].dtype}", "kind", [each.kind for each in rows],
-                [each.kind for each in rows], essential=True),
-        _column("tokens", "n_tokens", [f"{each.n_tokens:,}" for each in rows],
-                [each.n_tokens for each in rows], right=True),
-        _column("formula", "formula", [f"{each.formula:,} B" for each in rows],
-                [each.formula for each in rows], right=True),
-        _column("transformers' cache", "held", [f"{each.held:,} B" for each in rows],
-                [each.held for each in rows], right=True),
+        _column(f"in a small model, {rows[0].dtype}", "kind", rows, essential=True),
+        _column("tokens", "n_tokens", rows, _separated, right=True),
+        _column("formula", "formula", rows, "{:,} B".format, right=True),
+        _column("transformers' cache", "held", rows, "{:,} B".format, right=True),
         _verdicts([each.ok for each in rows]),
-    ]  # fmt: skip
+    ]
 
 
 def _parameter_check_columns(card: Card) -> list[Column]:
@@ -302,14 +287,11 @@ def _parameter_check_columns(card: Card) -> list[Column]:
     if not rows:
         return []
     return [
-        _column("parameters of", "part", [each.part for each in rows], [each.part for each in rows],
-                essential=True),
-        _column("by config.json", "formula", [f"{each.formula:,}" for each in rows],
-                [each.formula for each in rows], right=True),
-        _column("transformers' model", "built", [f"{each.built:,}" for each in rows],
-                [each.built for each in rows], right=True),
+        _column("parameters of", "part", rows, essential=True),
+        _column("by config.json", "formula", rows, _separated, right=True),
+        _column("transformers' model", "built", rows, _separated, right=True),
         _verdicts([each.ok for each in rows]),
-    ]  # fmt: skip
+    ]
 
 
 def _verdicts(equal: Sequence[bool]) -> Column:

@@ -120,7 +120,9 @@ def _read(fields: Fields) -> ModelAnatomy:
         found.append(alike[key])
     layers = tuple(found)
     if n_shared:
-        layers = (*layers[:-n_shared], *(_shared(layer) for layer in layers[-n_shared:]))
+        # these read the keys and values of an earlier layer
+        shared = (replace(each, kind="shared", cache=LayerCache()) for each in layers[-n_shared:])
+        layers = (*layers[:-n_shared], *shared)
     if family_of(fields.model_type).encoder and not fields.get("is_decoder"):
         layers = tuple(replace(each, cache=LayerCache()) for each in layers)
     is_whisper = fields.model_type == "whisper"  # which pads each input to 30 seconds
@@ -236,7 +238,9 @@ def _layer(fields: Fields, kind: str) -> LayerAnatomy:
     if kind in COMPRESSED:
         return _compressed(fields, kind)
     if kind in ("linear_attention", "conv"):
-        return _state(state_of(fields, kind))
+        state = state_of(fields, kind)
+        cache = _with_state(LayerCache(), state)
+        return LayerAnatomy(state.kind, n_head=state.n_head, cache=cache, recurrence=state.recurrence)
     if kind in ("hybrid", "hybrid_sliding"):
         attention = _attention(fields, "full_attention" if kind == "hybrid" else "sliding_attention")
         state = state_of(fields, kind)
@@ -286,11 +290,6 @@ def _compressed(fields: Fields, kind: str) -> LayerAnatomy:
         ),
         indexer=_indexer(fields) if is_sparse else None,
     )
-
-
-def _state(state: LayerState) -> LayerAnatomy:
-    cache = _with_state(LayerCache(), state)
-    return LayerAnatomy(state.kind, n_head=state.n_head, cache=cache, recurrence=state.recurrence)
 
 
 def _with_state(cache: LayerCache, state: LayerState) -> LayerCache:
@@ -433,11 +432,6 @@ def _cross(fields: Fields) -> LayerAnatomy:
     d_head, n_kv_head = _d_head(fields), _n_kv_head(fields)
     cache = LayerCache(per_source_token=2 * n_kv_head * d_head)
     return LayerAnatomy("cross", _n_head(fields), n_kv_head, d_head, d_head, cache=cache)
-
-
-def _shared(layer: LayerAnatomy) -> LayerAnatomy:
-    """Return a layer that reads the keys and values of an earlier one."""
-    return replace(layer, kind="shared", cache=LayerCache())
 
 
 def _has_positions(fields: Fields) -> bool:

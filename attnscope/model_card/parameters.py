@@ -278,15 +278,12 @@ class _Counter:
             for part, dtype, size in self._stored(tensors, quantisation):
                 sizes[part] = sizes[part].plus(size)
                 dtypes[dtype] = dtypes[dtype].plus(size)
-        n_attention = sum(each.n_parameter for each in attention.values())
         return WeightsCount(
             attention=_counts(attention, parts.ATTENTION),
             rest=_counts(rest, parts.REST),
             dtypes=_counts(dtypes, sorted(dtypes, key=lambda kind: -dtypes[kind].n_parameter)),
             source="configuration",
-            n_active=active_parameters(
-                n_attention, {part: size.n_parameter for part, size in rest.items()}, self.config
-            ),
+            n_active=active_parameters(attention, rest, self.config),
         )
 
     def draft(self, own: DraftSpec, n_draft: int, quantisation: Quantisation | None) -> Size:

@@ -43,18 +43,22 @@ class Size(NamedTuple):
 NOTHING = Size(0, 0)
 
 
-def active_parameters(n_attention: int, rest: Mapping[str, int], config: dict[str, Any]) -> int | None:
+def active_parameters(
+    attention: Mapping[str, Size], others: Mapping[str, Size], config: dict[str, Any]
+) -> int | None:
     """Return the number of parameters that one token of text is computed with; None: not known.
 
     Args:
-        n_attention: the parameters of attention.
-        rest: the parameters of the other  Without an output, the embedding is the output, too.
+        attention: the sizes of its parts.
+        others: those of the other parts. Without an output, the embedding is the output, too.
         config: the part of config.json for text, which says how many experts there are.
     """
     idle = {TOWERS, DRAFT, EXPERTS}
+    rest = {part: size.n_parameter for part, size in others.items()}
     if rest.get(OUTPUT):
         idle.add(EMBEDDING)
-    active = n_attention + sum(size for part, size in rest.items() if part not in idle)
+    active = sum(size.n_parameter for size in attention.values())
+    active += sum(size for part, size in rest.items() if part not in idle)
     if not rest.get(EXPERTS):
         return active
     n_expert = next((config[name] for name in NAMES_OF_EXPERTS if type(config.get(name)) is int), 0)

@@ -52,11 +52,7 @@ def count_weights(
         rest=_counts(rest, parts.REST),
         dtypes=_counts(dtypes, sorted(dtypes, key=lambda kind: (-(dtypes[kind].n_bytes or 0), kind))),
         source=source,
-        n_active=active_parameters(
-            sum(size.n_parameter for size in attention.values()),
-            {part: size.n_parameter for part, size in rest.items()},
-            text,
-        ),
+        n_active=active_parameters(attention, rest, text),
         uncertain=tuple(unknown_packing(names, dtype) for dtype, names in unknown.items()),
     )
 

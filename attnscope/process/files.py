@@ -214,7 +214,9 @@ def _place(unfinished: Path, path: Path, target: Path, rights: int, *, force: bo
         rights: the permissions of a new file.
         force: whether it may replace an existing file.
     """
-    existing = _status_without_links(target)
+    existing = None
+    with suppress(FileNotFoundError):
+        existing = os.lstat(target)
     if existing is not None and not stat.S_ISREG(existing.st_mode):
         raise FileError(f"{_named(path)} is no longer a regular file; it was not replaced.")
     # safetensors creates files that only their owner may read
@@ -238,13 +240,6 @@ def _place(unfinished: Path, path: Path, target: Path, rights: int, *, force: bo
     except OSError:
         target.unlink()
         raise
-
-
-def _status_without_links(target: Path) -> os.stat_result | None:
-    try:
-        return os.lstat(target)
-    except FileNotFoundError:
-        return None
 
 
 def _copy_to_stream(finished: Path, path: Path) -> None:

@@ -52,15 +52,11 @@ def end(*_: object) -> NoReturn:
         with suppress(Exception):  # stderr may be closed, or the signal interrupted a write to it
             sys.stderr.flush()
         if is_first():
-            _report()
+            # A spinner may be on the current line, and may have hidden the cursor.
+            clean = "\r\x1b[2K\x1b[?25h" if os.isatty(2) else ""
+            with suppress(OSError):
+                os.write(2, f"{clean}{LINE}\n".encode())
     _exit(STATUS)
-
-
-def _report() -> None:
-    # A spinner may be on the current line, and may have hidden the cursor.
-    clean = "\r\x1b[2K\x1b[?25h" if os.isatty(2) else ""
-    with suppress(OSError):
-        os.write(2, f"{clean}{LINE}\n".encode())
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from attnscope.families.layer_kinds import kinds_of
 from attnscope.families.model_types import other_attention, with_common_names
 from attnscope.families.table import family_of
 from attnscope.model_card.anatomy import Compressed, Indexer, LayerAnatomy, LayerCache, ModelAnatomy
-from attnscope.model_card.states import LayerState, state_of
+from attnscope.model_card.states import state_of
 from attnscope.text import shortened
 
 SLIDING = ("sliding_attention", "hybrid_sliding")
@@ -238,19 +238,23 @@ def _layer(fields: Fields, kind: str) -> LayerAnatomy:
     if kind in COMPRESSED:
         return _compressed(fields, kind)
     if kind in ("linear_attention", "conv"):
-        state = state_of(fields, kind)
-        cache = _with_state(LayerCache(), state)
-        return LayerAnatomy(state.kind, n_head=state.n_head, cache=cache, recurrence=state.recurrence)
+        return state_of(fields, kind)
     if kind in ("hybrid", "hybrid_sliding"):
         attention = _attention(fields, "full_attention" if kind == "hybrid" else "sliding_attention")
         state = state_of(fields, kind)
+        kept = state.cache
         if attention.rope_theta is None:
             theta, scaling = _rotation(fields, kind)
             attention = replace(attention, rope_theta=theta, rope_scaling=scaling)
         return replace(
             attention,
             kind=f"{attention.kind} + {state.kind}",
-            cache=_with_state(attention.cache, state),
+            cache=replace(
+                attention.cache,
+                constant=kept.constant,
+                constant_float32=kept.constant_float32,
+                newest=kept.newest,
+            ),
             recurrence=state.recurrence,
         )
     return _attention(fields, kind)
@@ -289,15 +293,6 @@ def _compressed(fields: Fields, kind: str) -> LayerAnatomy:
             d_head, window, window - 1, compressed=Compressed(size, entry, waiting, overlap)
         ),
         indexer=_indexer(fields) if is_sparse else None,
-    )
-
-
-def _with_state(cache: LayerCache, state: LayerState) -> LayerCache:
-    return replace(
-        cache,
-        constant=state.numbers,
-        constant_float32=state.numbers_float32,
-        newest=state.newest,
     )
 
 

@@ -11,14 +11,12 @@ Source: https://github.com/ggml-org/llama.cpp, src/models and conversion (llama-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnscope.model_card.anatomy import LayerAnatomy
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """The windows of a model's layers.
 
     Attributes:
@@ -34,8 +32,7 @@ class Windows:
     uncertain: str | None = None
 
 
-@dataclass(frozen=True)
-class _Rule:
+class _Rule(NamedTuple):
     """What llama.cpp knows of an architecture.
 
     Attributes:

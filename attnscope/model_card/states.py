@@ -5,43 +5,34 @@ The sizes are those of the caches of transformers' modules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
 from attnscope.families.fields import Fields, undecided
+from attnscope.model_card.anatomy import LayerAnatomy, LayerCache
 
 
-@dataclass(frozen=True)
-class LayerState:
-    """What a layer keeps, whatever the length of the text is.
-
-    Attributes:
-        kind: `linear`, `state space` or `convolution`.
-        numbers: how many numbers, in the dtype of the cache.
-        numbers_float32: how many more, in float32 whatever the dtype is.
-        n_head: the number of heads; None: it has none.
-        recurrence: the multiply-adds of a token's step, without what is computed elementwise; None: they
-            are not known.
-        newest: those of `numbers` that are the newest input of a convolution.
-    """
-
-    kind: str
-    numbers: int
-    numbers_float32: int = 0
-    n_head: int | None = None
-    recurrence: int | None = None
-    newest: int = 0
-
-
-def state_of(fields: Fields, kind: str) -> LayerState:
-    """Compute what a layer of linear attention, a state space or a convolution keeps."""
+def state_of(fields: Fields, kind: str) -> LayerAnatomy:
+    """Return a layer of linear attention, a state space or a convolution."""
     for field, read in STATES.items():
         if fields.has(field):
             return read(fields)
     raise undecided("layer_types", kind, "a kind of layer whose states attnscope knows")
 
 
-def _delta(fields: Fields) -> LayerState:
+def _layer(
+    kind: str,
+    numbers: int,
+    numbers_float32: int = 0,
+    n_head: int | None = None,
+    recurrence: int | None = None,
+    newest: int = 0,
+) -> LayerAnatomy:
+    """Return a layer by what it keeps, whatever the length of the text is: see `LayerCache`."""
+    cache = LayerCache(constant=numbers, constant_float32=numbers_float32, newest=newest)
+    return LayerAnatomy(kind, n_head=n_head, cache=cache, recurrence=recurrence)
+
+
+def _delta(fields: Fields) -> LayerAnatomy:
     """Gated DeltaNet (arXiv:2412.06464): a matrix d_K × d_V a head, and a convolution of Q, K, V.
 
     A step reads the matrix by K, writes to it, and reads it by Q: three products.
@@ -51,19 +42,19 @@ def _delta(fields: Fields) -> LayerState:
     channels = 2 * n_key * d_key + n_value * d_value
     convolution = channels * fields.count("linear_conv_kernel_dim")
     matrices = n_value * d_key * d_value
-    return LayerState("linear", convolution, matrices, n_value, convolution + 3 * matrices, channels)
+    return _layer("linear", convolution, matrices, n_value, convolution + 3 * matrices, channels)
 
 
-def _kimi_delta(fields: Fields) -> LayerState:
+def _kimi_delta(fields: Fields) -> LayerAnatomy:
     """Kimi Delta Attention (arXiv:2510.26692): a matrix d_head × d_head a head, and a convolution."""
     n_head, d_head = fields.count("linear_num_heads"), fields.count("linear_head_dim")
     convolution = 3 * n_head * d_head * fields.count("linear_conv_kernel_dim")
     matrices = n_head * d_head * d_head
     newest = 3 * n_head * d_head
-    return LayerState("linear", convolution, matrices, n_head, convolution + 3 * matrices, newest)
+    return _layer("linear", convolution, matrices, n_head, convolution + 3 * matrices, newest)
 
 
-def _lightning(fields: Fields) -> LayerState:
+def _lightning(fields: Fields) -> LayerAnatomy:
     """Lightning attention of MiniMax-01 (arXiv:2501.08313): a matrix d_head × d_head a head."""
     n_head = fields.count("num_attention_heads")
     if fields.get("head_dim") is None:
@@ -71,10 +62,10 @@ def _lightning(fields: Fields) -> LayerState:
     else:
         d_head = fields.count("head_dim")
     matrices = n_head * d_head * d_head
-    return LayerState("linear", matrices, n_head=n_head, recurrence=2 * matrices)
+    return _layer("linear", matrices, n_head=n_head, recurrence=2 * matrices)
 
 
-def _mamba_2(fields: Fields) -> LayerState:
+def _mamba_2(fields: Fields) -> LayerAnatomy:
     """Mamba-2 (arXiv:2405.21060): d_head × d_state numbers a head, and the convolution of x, B and C.
 
     A step adds x · B to the state and reads it by C: two products.
@@ -90,7 +81,7 @@ def _mamba_2(fields: Fields) -> LayerState:
     d_head = _d_of_head(fields, n_head)
     channels = n_head * d_head + 2 * n_group * d_state
     convolution, states = channels * kernel, n_head * d_head * d_state
-    return LayerState("state space", convolution, states, n_head, convolution + 2 * states, channels)
+    return _layer("state space", convolution, states, n_head, convolution + 2 * states, channels)
 
 
 def _d_of_head(fields: Fields, n_head: int) -> int:
@@ -101,7 +92,7 @@ def _d_of_head(fields: Fields, n_head: int) -> int:
     return fields.count("hidden_size") * fields.count("mamba_expand") // n_head
 
 
-def _mamba(fields: Fields) -> LayerState:
+def _mamba(fields: Fields) -> LayerAnatomy:
     """Mamba (arXiv:2312.00752): d_state numbers a channel, and the convolution."""
     if fields.has("mamba_expand"):
         channels = fields.count("hidden_size") * fields.count("mamba_expand")
@@ -115,39 +106,39 @@ def _mamba(fields: Fields) -> LayerState:
         )
         kernel, d_state = fields.count("conv_kernel"), fields.count("state_size")
     convolution, states = channels * kernel, channels * d_state
-    return LayerState("state space", convolution, states, None, convolution + 2 * states, channels)
+    return _layer("state space", convolution, states, None, convolution + 2 * states, channels)
 
 
-def _convolution(fields: Fields) -> LayerState:
+def _convolution(fields: Fields) -> LayerAnatomy:
     """The short convolutions of LFM2, which keep as many inputs as their kernel is long."""
     channels = fields.count("hidden_size")
     convolution = channels * fields.count("conv_L_cache")
-    return LayerState("convolution", convolution, recurrence=convolution, newest=channels)
+    return _layer("convolution", convolution, recurrence=convolution, newest=channels)
 
 
-def _short_convolutions(fields: Fields) -> LayerState:
+def _short_convolutions(fields: Fields) -> LayerAnatomy:
     """The four short convolutions of Inkling: of K, V, and what attention and the MLP give."""
     heads = fields.count("num_key_value_heads") * fields.count("head_dim")
     channels = 2 * heads + 2 * fields.count("hidden_size")
     convolution = channels * fields.count("conv_kernel_size")
-    return LayerState("convolution", 0, convolution, recurrence=convolution)
+    return _layer("convolution", 0, convolution, recurrence=convolution)
 
 
-def _compressed_convolution(fields: Fields) -> LayerState:
+def _compressed_convolution(fields: Fields) -> LayerAnatomy:
     """ZAYA's attention (arXiv:2510.04476): two convolutions of Q and K, and half of V one token late."""
     d_head, n_kv_head = fields.count("head_dim"), fields.count("num_key_value_heads")
     channels = (fields.count("num_attention_heads") + n_kv_head) * d_head
     past = fields.count("cca_time0") - 1 + fields.count("cca_time1") - 1
-    return LayerState("convolution", channels * past + n_kv_head * d_head // 2)
+    return _layer("convolution", channels * past + n_kv_head * d_head // 2)
 
 
-def _rwkv(fields: Fields) -> LayerState:
+def _rwkv(fields: Fields) -> LayerAnatomy:
     """RWKV-4 (arXiv:2305.13048): the last inputs of two mixings; a sum, its weight, a maximum."""
     d_feat = fields.count("hidden_size")
-    return LayerState("linear", 2 * d_feat, 3 * d_feat)
+    return _layer("linear", 2 * d_feat, 3 * d_feat)
 
 
-def _mlstm(fields: Fields) -> LayerState:
+def _mlstm(fields: Fields) -> LayerAnatomy:
     """The mLSTM of xLSTM (arXiv:2405.04517): a matrix d_K × d_V, a vector and a number a head."""
     n_head, d_feat = fields.count("num_heads"), fields.count("hidden_size")
 
@@ -157,14 +148,14 @@ def _mlstm(fields: Fields) -> LayerState:
 
     d_K, d_V = d_head("qk_dim_factor"), d_head("v_dim_factor")
     matrices = n_head * d_K * d_V
-    return LayerState("linear", matrices + n_head * d_K + n_head, n_head=n_head, recurrence=2 * matrices)
+    return _layer("linear", matrices + n_head * d_K + n_head, n_head=n_head, recurrence=2 * matrices)
 
 
-def _rg_lru(fields: Fields) -> LayerState:
+def _rg_lru(fields: Fields) -> LayerAnatomy:
     """The RG-LRU of Griffin (arXiv:2402.19427): a number a channel in float32, and a convolution."""
     channels = fields.count("lru_width" if fields.get("lru_width") is not None else "hidden_size")
     kernel = fields.count("conv1d_width")
-    return LayerState("linear", channels * (kernel - 1), channels, recurrence=channels * (kernel + 1))
+    return _layer("linear", channels * (kernel - 1), channels, recurrence=channels * (kernel + 1))
 
 
 STATES = {

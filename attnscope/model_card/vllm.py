@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnscope.model_card.anatomy import LayerAnatomy
 from attnscope.model_card.result import NoRuleError, Reserve
@@ -35,8 +35,7 @@ PLAIN = frozenset({"full", "sliding", "chunked", "latent", "shared", "none"})
 """The kinds of layers whose rule is known."""
 
 
-@dataclass(frozen=True)
-class States:
+class States(NamedTuple):
     """How vLLM keeps the states of a model.
 
     Attributes:

@@ -7,12 +7,11 @@ engine's rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import defaultdict
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Formula:
+class Formula(NamedTuple):
     """The attention between the projections that model types have in common.
 
     Attributes:
@@ -34,8 +33,7 @@ class Formula:
     missing: str = ""
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """What is known of a model type.
 
     Attributes:
@@ -173,12 +171,12 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
 
 
 def _table() -> dict[str, Family]:
-    table: dict[str, Family] = {}
+    known: dict[str, dict[str, Any]] = defaultdict(dict)
     formulas = [(names, {"formula": formula}) for names, formula in FORMULAS.items()]
     for names, facts in [*formulas, *OTHERS]:
         for name in names.split():
-            table[name] = replace(table.get(name, UNKNOWN), **facts)
-    return table
+            known[name] |= facts
+    return {name: Family(**facts) for name, facts in known.items()}
 
 
 UNKNOWN = Family()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnscope.checkpoints.config import check_settings, text_part
 from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_model_files
@@ -196,8 +196,7 @@ def _names(model: Any) -> Iterator[None]:
         raise type(error)(f"{shortened(str(model))}: {error.message}", error.hint) from error
 
 
-@dataclass(frozen=True)
-class _Model:
+class _Model(NamedTuple):
     """A model, as it was read.
 
     Attributes:

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -356,10 +357,14 @@ def test_verify_compares_pooled_maps(attnscope, llama, file, monkeypatch):
     r = attnscope(*command)
     [check] = r.json["checks"]
     assert (check["name"], check["ok"], r.exit_status) == ("2 pooled maps = eager's", True, 0)
-    from attnscope.maps import pool as cells
+    from attnscope.maps.pool import CellPooler
 
-    right = cells.of_heads
-    monkeypatch.setattr(cells, "of_heads", lambda block, heads: right(block, heads).roll(1, dims=-1))
+    right = CellPooler.add
+    monkeypatch.setattr(
+        CellPooler,
+        "add",
+        lambda self, block: right(self, replace(block, attention=block.attention.roll(1, dims=-1))),
+    )
     r = attnscope(*command)
     assert (r.json["checks"][0]["ok"], r.exit_status) == (False, 1)
 

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.textbook.reference.visible import as_its_words_say
+from attnscope.attention.mask_rules import KINDS
+from attnscope.textbook.reference.visible import WORD, as_its_words_say
 
 number = st.integers(0, 7)
 words = st.one_of(
@@ -22,6 +23,12 @@ words = st.one_of(
     st.builds("prefix:{}".format, number),
     st.builds("lengths:{},{}".format, number, number),
 )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reference_knows_every_rule(kind):
+    """A word that it does not know would pass for a file, whose values it takes from the run."""
+    assert WORD.fullmatch(kind if KINDS[kind] == kind else f"{kind}:3")
 
 
 def sees(word, q, k, batch):

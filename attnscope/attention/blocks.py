@@ -13,8 +13,6 @@ from functools import partial
 
 import torch
 
-from attnscope.attention.masks import visible_in_model
-
 
 @dataclass(frozen=True)
 class Block:
@@ -147,7 +145,9 @@ class BlockedAttention:
     def _visible(self, queries: range, keys: range) -> torch.Tensor:
         """Return True where a query sees a key: broadcasts to `n_batch n_head queries keys`."""
         if self.mask is not None:
-            return visible_in_model(_part(self.mask, queries, keys))
+            mask = _part(self.mask, queries, keys)
+            # a hidden key has the lowest number of the dtype; −10,000 may be a bias
+            return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
         if not self.causal:
             return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.K.device)
         i = torch.arange(queries.start, queries.stop, dtype=torch.int32, device=self.K.device)

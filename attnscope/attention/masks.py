@@ -92,15 +92,6 @@ def hidden(mask: torch.Tensor) -> torch.Tensor:
     return ~mask if mask.dtype == torch.bool else mask <= HIDES
 
 
-def visible_in_model(mask: torch.Tensor) -> torch.Tensor:
-    """Return True where a mask that transformers makes, boolean or additive, shows a key to a query.
-
-    Such a mask has the lowest number of its dtype where it hides a key. `hidden` would take a bias of
-    −10,000 for one, and here the weights are computed with what is added, whatever it is.
-    """
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-
-
 def masked(scores: torch.Tensor, mask: torch.Tensor | None, fill: float = float("-inf")) -> torch.Tensor:
     """Apply a mask to the scores.
 

@@ -17,8 +17,8 @@ from attnscope.auditing.picture import (
     RIGHT,
     WRONG,
     Cells,
+    n_panels,
     panels,
-    titles,
 )
 from attnscope.auditing.result import Influence
 from attnscope.auditing.svg import html
@@ -189,7 +189,7 @@ def _layout(influence: Influence, frame: AuditFrame) -> PictureLayout:
     """Choose the most legible layout that fits; if none does, one of a part."""
     n_Q, n_K = len(influence.measured), len(influence.measured[0])
     tokens = None if influence.tokens is None else [Token(text) for text in influence.tokens]
-    n_panel = len(titles(influence))
+    n_panel = n_panels(influence)
     for beside, labels, width in product((True, False), dict.fromkeys((bool(tokens), False)), (2, 1)):
         layout = PictureLayout(beside, tokens if labels else None, width, range(n_Q), range(n_K))
         wide, high = layout.needed(n_panel, frame)
@@ -200,7 +200,7 @@ def _layout(influence: Influence, frame: AuditFrame) -> PictureLayout:
 
 def _part(influence: Influence, whole: PictureLayout, frame: AuditFrame) -> PictureLayout:
     """Return the layout of a part that fits, around the first pair that is wrong."""
-    n_panel = len(titles(influence))
+    n_panel = n_panels(influence)
     across = n_panel if whole.beside else 1
     empty = replace(whole, columns=range(0))
     room = (frame.width - empty.needed(n_panel, frame)[0]) // across

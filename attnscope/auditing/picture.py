@@ -66,14 +66,15 @@ def panels(influence: Influence, rows: Sequence[range], columns: Sequence[range]
     import numpy as np
 
     has_amounts = any(amount not in (0.0, 1.0) for row in influence.measured for amount in row)
-    tops = (top(influence) if has_amounts else 0.0, 0.0)
-    matrices = (_finite(influence), np.array(influence.received))
+    shown = [(influence.of, top(influence) if has_amounts else 0.0, _finite(influence))]
+    if influence.received is not None:
+        shown.append((MASK, 0.0, np.array(influence.received)))
     q, k = slice(rows[0].start, rows[-1].stop), slice(columns[0].start, columns[-1].stop)
     rows, columns = (
         [range(each.start - axis[0].start, each.stop - axis[0].start) for each in axis]
         for axis in (rows, columns)
     )
-    for title, largest, matrix in zip(titles(influence), tops, matrices, strict=False):
+    for title, largest, matrix in shown:
         part = matrix[q, k]
         promised = part > 0 if influence.promised is None else np.array(influence.promised)[q, k]
         kinds = np.zeros((len(rows), len(columns)), dtype=np.int8)
@@ -104,9 +105,9 @@ def top(influence: Influence) -> float:
     return float(others.max(initial=0.0) or measured.max(initial=0.0))
 
 
-def titles(influence: Influence) -> list[str]:
-    """Return the titles of the panels."""
-    return [influence.of] if influence.received is None else [influence.of, MASK]
+def n_panels(influence: Influence) -> int:
+    """Return the number of panels: 2 with that of the mask, if one reached attention."""
+    return 1 if influence.received is None else 2
 
 
 def mask_sentences(influence: Influence) -> Iterator[str]:

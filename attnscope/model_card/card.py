@@ -165,11 +165,11 @@ def cards_of(models: Sequence[Any], cost: CostOptions, progress: Progress) -> Ca
         raise OptionError("there are no models to compare.", hint="attnscope.cards(['minilm'])")
     if cost.source is not None and not any(each.anatomy.reads_source for each in known):
         raise OptionError("none of the models has an encoder, so --source does not apply.")
-    found = []
+    found, n_tokens = [], min(contexts)
     for name, model in zip(models, known, strict=True):
         own = cost if model.anatomy.reads_source else replace(cost, source=None)
         with _names(name):
-            found.append(_card(model, own, min(contexts), progress))
+            found.append(_card(model, own, n_tokens, progress))
     names = [Path(each.name).resolve().name if Path(each.name).exists() else each.name for each in known]
     if len({*names}) < len(names):
         names = [each.name for each in known]

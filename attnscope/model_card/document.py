@@ -87,19 +87,19 @@ def _strip(card: Card) -> Strip | None:
 def _column(
     title: str, key: str, rows: Sequence[Any], text: Callable[[Any], str] = str, **more: Any
 ) -> Column:
-    """Return a column with the attribute of each row that is called as the key."""
+    """Return a column of one attribute of the rows, whose name is the key."""
     values = [getattr(each, key) for each in rows]
     style = CYAN if key == "kind" else ""
     cells = [[(MISSING if value is None else text(value), style)] for value in values]
     return Column(title, key, cells, values, **more)
 
 
-def _said(title: str, key: str, texts: Sequence[str], raw: Sequence[Any], **more: Any) -> Column:
-    """Return a column with texts for people that are not those of values alone."""
+def _text_column(title: str, key: str, texts: Sequence[str], raw: Sequence[Any], **more: Any) -> Column:
+    """Return a column whose texts are given, since they do not follow from the values alone."""
     return Column(title, key, [[(text, "")] for text in texts], list(raw), **more)
 
 
-_separated = "{:,}".format
+_with_commas = "{:,}".format
 
 
 def _columns(card: Card) -> list[Column]:
@@ -109,18 +109,20 @@ def _columns(card: Card) -> list[Column]:
     plain = [text.replace("–", "-").replace(" ", "") for text in layers]
     extras = [", ".join(each.extras) or MISSING for each in kinds]
     found = [
-        _said("layers", "layers", layers, plain, essential=True, flexible=True),
+        _text_column("layers", "layers", layers, plain, essential=True, flexible=True),
         Column("n_layer", "n_layer", [], [len(each.layers) for each in kinds]),
         _column("kind", "kind", kinds),
         _column("a token", "bytes_per_token", kinds, bytes_text, right=True),
         _column("needed", "cache_bytes", kinds, bytes_text, right=True),
         *(
-            _column(name, name, kinds, _separated, right=True)
+            _column(name, name, kinds, _with_commas, right=True)
             for name in ("n_head", "n_kv_head", "d_K", "d_V", "window")
         ),
-        _said("rope", "rope_theta", list(map(_rope, kinds)), [each.rope_theta for each in kinds]),
+        _text_column("rope", "rope_theta", list(map(_rope, kinds)), [each.rope_theta for each in kinds]),
         Column("rope_scaling", "rope_scaling", [], [each.rope_scaling for each in kinds]),
-        _said("also", "extras", extras, ["; ".join(each.extras) for each in kinds], flexible=True),
+        _text_column(
+            "also", "extras", extras, ["; ".join(each.extras) for each in kinds], flexible=True
+        ),
     ]
     empty = {"n_head", "n_kv_head", "d_K", "d_V", "window", "rope_theta", "extras"}
     for each in found:
@@ -182,7 +184,7 @@ def _curve_columns(card: Card) -> list[Column]:
     largest = max((each.n_bytes for each in points), default=0)
     bars = ["█" * max(1, round(BAR * each.n_bytes / largest)) if each.n_bytes else "" for each in points]
     return [
-        _column("tokens", "n_tokens", points, _separated, right=True, essential=True),
+        _column("tokens", "n_tokens", points, _with_commas, right=True, essential=True),
         _column("needed", "n_bytes", points, bytes_text, right=True),
         Column("", "bar", [[(bar, CYAN)] for bar in bars], []),
     ]
@@ -204,7 +206,7 @@ def _weight_columns(weights: WeightsCount) -> list[Column]:
     names = [f"attention {each.name}" for each in weights.attention]
     names += [*(f"rest {each.name}" for each in weights.rest), "all"]
     return [
-        _said("weights", "part", names, names, essential=True),
+        _text_column("weights", "part", names, names, essential=True),
         _column("parameters", "n_parameter", parts, lambda n: count_text(n) or "0", right=True),
         _column("stored", "n_bytes", parts, bytes_text, right=True),
     ]
@@ -241,7 +243,7 @@ def _work_columns(card: Card, work: Work) -> list[Column]:
 
     flops = [each for _, each in rows]
     return [
-        _said("FLOPs", "step", names, names, essential=True),
+        _text_column("FLOPs", "step", names, names, essential=True),
         _column("attention", "attention", flops, flops_text, right=True),
         _column("rest", "rest", flops, flops_text, right=True),
     ]
@@ -274,7 +276,7 @@ def _check_columns(card: Card) -> list[Column]:
         return []
     return [
         _column(f"in a small model, {rows[0].dtype}", "kind", rows, essential=True),
-        _column("tokens", "n_tokens", rows, _separated, right=True),
+        _column("tokens", "n_tokens", rows, _with_commas, right=True),
         _column("formula", "formula", rows, "{:,} B".format, right=True),
         _column("transformers' cache", "held", rows, "{:,} B".format, right=True),
         _verdicts([each.ok for each in rows]),
@@ -288,8 +290,8 @@ def _parameter_check_columns(card: Card) -> list[Column]:
         return []
     return [
         _column("parameters of", "part", rows, essential=True),
-        _column("by config.json", "formula", rows, _separated, right=True),
-        _column("transformers' model", "built", rows, _separated, right=True),
+        _column("by config.json", "formula", rows, _with_commas, right=True),
+        _column("transformers' model", "built", rows, _with_commas, right=True),
         _verdicts([each.ok for each in rows]),
     ]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attnscope.models.attention_hook import KernelCall, intercepted
-from attnscope.models.load import attention_set
+from attnscope.models.load import switched_attention
 from attnscope.models.masks.visible import arguments_of, visible_keys
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def notice_of_masks(name: str, model: Any, run: Callable[[], Any]) -> str | None
     if model.config._attn_implementation == "eager":
         return None
     default = _visible(model, run)
-    with attention_set(model, "eager"):
+    with switched_attention(model, "eager"):
         try:
             eager = _visible(model, run)
         except Exception:  # its eager attention does not run, so there is nothing to compare with

@@ -188,7 +188,7 @@ def set_attention(model: Any, implementation: str) -> list[tuple[Any, str | None
 
 
 @contextmanager
-def attention_set(model: Any, implementation: str) -> Iterator[None]:
+def switched_attention(model: Any, implementation: str) -> Iterator[None]:
     """Change a model's attention implementation, and restore it at the end."""
     before = set_attention(model, implementation)
     try:

@@ -14,7 +14,7 @@ from attnscope.auditing.expected import ExpectedMask
 from attnscope.auditing.measure.difference import FAILURES, RunDifference
 from attnscope.auditing.models.expected_masks import WINDOWS, mask_of_config, unread_window
 from attnscope.auditing.models.replay import layer_of
-from attnscope.auditing.models.subject import AuditedModel, ModelRun, Texts, read_by
+from attnscope.auditing.models.subject import AuditedModel, ModelRun, Texts, audited_ids
 from attnscope.auditing.result import Evidence, Influence
 from attnscope.models.masks.seen_keys import observe_masks
 from attnscope.models.tokenize import first_position, max_tokens
@@ -172,7 +172,7 @@ class Probe:
     def _masks(self, inputs: dict[str, Any], *, measures: bool) -> dict[tuple[str, int], torch.Tensor]:
         """Return the visible keys of each self-attention, in any head: `n_Q n_K`."""
         found = observe_masks(self.subject.module, lambda: self.subject.run(**inputs), measures=measures)
-        n = read_by(inputs).shape[1]
+        n = audited_ids(inputs).shape[1]
         stacks = ("decoder",) if self.source is not None else ("self", "text", "decoder")
         return {
             (each.path, each.layer): each.visible[0].any(0)

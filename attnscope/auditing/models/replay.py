@@ -10,7 +10,7 @@ import torch
 
 from attnscope.auditing.measure.difference import FAILURES, influences
 from attnscope.auditing.measure.leak import first_leak
-from attnscope.auditing.models.subject import AuditedModel, read_by, running
+from attnscope.auditing.models.subject import AuditedModel, audited_ids, running
 from attnscope.auditing.result import Influence, Line
 from attnscope.implementations.rounding import EXACT
 from attnscope.observe.operators.tape import tensors_in
@@ -32,7 +32,7 @@ class ReplayedLayer:
     def __init__(self, subject: AuditedModel, path: str, inputs: dict[str, Any]) -> None:
         self.subject, self.path = subject, path
         self.module = subject.exact.get_submodule(path)
-        self.n = read_by(inputs).shape[1]
+        self.n = audited_ids(inputs).shape[1]
         calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
         with self.module.register_forward_hook(
             lambda _, args, kwargs, output: calls.append((args, kwargs, output)), with_kwargs=True

@@ -103,7 +103,7 @@ class AuditedModel:
             inputs: arguments of its forward; tensors `n_batch n_position`.
         """
         module = self.exact if exact else self.module
-        main = read_by(inputs)
+        main = audited_ids(inputs)
         self.n_forward += main.shape[1] / self.n_tokens
         stages: dict[str, torch.Tensor] = {}
         seed_torch(0)
@@ -135,7 +135,7 @@ class AuditedModel:
         return aligned
 
 
-def read_by(inputs: Mapping[str, Any]) -> torch.Tensor:
+def audited_ids(inputs: Mapping[str, Any]) -> torch.Tensor:
     """Return the ids whose positions are audited, `n_batch n`: those of the decoder, if there is one."""
     return inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"]
 

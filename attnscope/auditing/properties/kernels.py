@@ -14,7 +14,7 @@ from attnscope.auditing.measure.difference import Rows, RunDifference, differenc
 from attnscope.auditing.models.probe import Probe
 from attnscope.auditing.properties.variants import PropertyTest, verdict
 from attnscope.auditing.result import NOT_APPLICABLE, Evidence, Property
-from attnscope.models.load import set_attention
+from attnscope.models.load import switched_attention
 from attnscope.models.masks.model_masks import SUPPORTED
 
 NAME = "kernels"
@@ -78,15 +78,11 @@ def _switched(model: Any, name: str) -> Iterator[None]:
     from torch.nn.attention.flex_attention import flex_attention
     from transformers.integrations import flex_attention as integration
 
-    before = set_attention(model, name)
-    try:
-        with (
-            patch.object(integration, "WrappedFlexAttention", lambda *_: lambda: flex_attention),
-            torch.compiler.set_stance("force_eager"),
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore")  # flex attention's, that it is not compiled
-            yield
-    finally:
-        for config, implementation in before:
-            config._attn_implementation = implementation
+    with (
+        switched_attention(model, name),
+        patch.object(integration, "WrappedFlexAttention", lambda *_: lambda: flex_attention),
+        torch.compiler.set_stance("force_eager"),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # flex attention's, that it is not compiled
+        yield

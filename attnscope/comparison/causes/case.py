@@ -17,7 +17,7 @@ from attnscope.comparison.divergence.first_difference import (
 from attnscope.comparison.divergence.state import RoleTensors, n_head_of
 
 EACH_WAY = (("a", "b"), ("b", "a"))
-"""Both sides, each with the other one: which of them has what the other has not is tried both ways."""
+"""Each side with the other one, for causes that either side may have."""
 
 NEGLIGIBLE = 1e-2
 """The part of a difference that an explanation may leave."""

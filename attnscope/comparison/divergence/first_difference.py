@@ -76,7 +76,8 @@ def difference(role: str, a: torch.Tensor, b: torch.Tensor, tolerance: float = 0
     same = (a == b) | (a.isnan() & b.isnan())
     gap = torch.where(same, 0.0, (a - b).abs())
     gap = torch.where(gap.isnan(), float("inf"), gap)
-    usual, far = _usual_and_outliers(a)
+    usual = _usual(a)
+    far = _outliers(a, usual)
     limit = max(STRICT * usual, tolerance)
     wrong = gap > torch.where(far, a.abs() * (limit / usual if usual else STRICT), limit)
     counted = torch.where(wrong, gap, 0.0) if bool(wrong.any()) else torch.where(far, 0.0, gap)
@@ -93,20 +94,24 @@ def numbers(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
 
 
-def _usual_and_outliers(tensor: torch.Tensor) -> tuple[float, torch.Tensor]:
-    """Return the largest usual number of a tensor; and mark the finite ones beyond, such as −10⁹.
+def _usual(tensor: torch.Tensor) -> float:
+    """Return the largest absolute value of a tensor, apart from outliers."""
+    return usual_size(tensor, least=1.0)
+
+
+def _outliers(tensor: torch.Tensor, usual: float) -> torch.Tensor:
+    """Mark the finite numbers of a tensor beyond the usual ones, such as −10⁹.
 
     An outlier stands for infinity: it may be the logit of a word that does not exist. It is compared
     with itself alone: what counts as rounding beside it does not for the others.
     """
-    usual = usual_size(tensor, least=1.0)
-    return usual, (tensor.abs() > usual) & tensor.isfinite()
+    return (tensor.abs() > usual) & tensor.isfinite()
 
 
 def usual_gap(a: torch.Tensor, b: torch.Tensor) -> float:
     """Return the largest difference of two tensors of one shape, but for outliers in both."""
     a, b = numbers(a), numbers(b)
-    both = _usual_and_outliers(a)[1] & _usual_and_outliers(b)[1]
+    both = _outliers(a, _usual(a)) & _outliers(b, _usual(b))
     return difference("", a.masked_fill(both, 0.0), b.masked_fill(both, 0.0)).largest
 
 
@@ -117,12 +122,12 @@ def factor_between(a: torch.Tensor, b: torch.Tensor) -> float | None:
     if not bool(finite.all()) and not bool((a.isfinite() == b.isfinite()).all()):
         return None
     x, y = a[finite], b[finite]
-    usual = ~_usual_and_outliers(x)[1]
+    usual = ~_outliers(x, _usual(x))
     norm = float(x[usual].abs().square().sum())
     if norm == 0.0:
         return None
     factor = float((x[usual].conj() * y[usual]).sum().real) / norm
-    sizes = y.abs().clamp(min=_usual_and_outliers(y)[0])
+    sizes = y.abs().clamp(min=_usual(y))
     is_exact = bool(((y - factor * x).abs() <= EXACT * sizes).all())
     return factor if factor != 0.0 and is_exact else None
 

@@ -162,7 +162,7 @@ def _observe(
     import torch
 
     from attnscope.models.forward import run as run_model
-    from attnscope.models.load import attention_set
+    from attnscope.models.load import switched_attention
 
     computes = kernel is None or kernel in CALLED
     if measures and not computes:
@@ -172,7 +172,7 @@ def _observe(
         )
     # Compiling the code that makes block masks would take many seconds.
     compiling = nullcontext() if computes else torch.compiler.set_stance("force_eager")
-    with nullcontext() if kernel is None else attention_set(model, kernel), compiling:
+    with nullcontext() if kernel is None else switched_attention(model, kernel), compiling:
         return observe_masks(
             model, lambda: run_model(model, batch, logits=False), computes=computes, measures=measures
         )

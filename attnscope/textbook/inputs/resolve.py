@@ -400,7 +400,7 @@ def _learn_from_masks(
 
 
 def _filled(sizes: Sizes, defaults: Mapping[str, int]) -> dict[str, int]:
-    """Return all sizes, by default those given, and n_K: the keys of the past and the new ones."""
+    """Complete the sizes with defaults, and with n_K: the keys of the past and the new ones."""
     filled = {axis: sizes.get(axis, size) for axis, size in defaults.items()}
     if "n_new" in filled:
         filled["n_K"] = filled["n_past"] + filled.pop("n_new")

@@ -27,8 +27,7 @@ def check_source(text: str, steps: Iterable[Step], *, sizes: Mapping[str, int]) 
 
     Args:
         text: the source of the whole file.
-        steps: the steps of the run, in order of execution; those of other files, which they name, are
-            ignored.
+        steps: the steps of the run, in order of execution. Steps that name another file are ignored.
         sizes: the size of each named axis.
 
     Raises:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from attnscope.comparisons import compare
     from attnscope.document.result import Check, Stats
     from attnscope.errors import AttnscopeError
+    from attnscope.head_effects.effects import effects
+    from attnscope.head_effects.result import HeadEffects
     from attnscope.heads.measure_heads import measure_heads
     from attnscope.load import load
     from attnscope.maps.attention_maps import attention_maps, attention_steps
@@ -60,6 +62,7 @@ _HOMES = {
     "Check": "attnscope.document.result",
     "HeadDifferences": "attnscope.weights.differences",
     "Comparison": "attnscope.comparison.result",
+    "HeadEffects": "attnscope.head_effects.result",
     "HeadRow": "attnscope.models.heads.result",
     "HeadTable": "attnscope.models.heads.result",
     "HeadWeights": "attnscope.checkpoints.result",
@@ -83,6 +86,7 @@ _HOMES = {
     "compare": "attnscope.comparisons",
     "compute": "attnscope.textbook.compute",
     "dry_run": "attnscope.textbook.compute",
+    "effects": "attnscope.head_effects.effects",
     "head_weights": "attnscope.weights.head_weights",
     "inspect": "attnscope.tracing.inspect",
     "load": "attnscope.load",
@@ -112,6 +116,7 @@ __all__ = [
     "Check",
     "Comparison",
     "HeadDifferences",
+    "HeadEffects",
     "HeadRow",
     "HeadTable",
     "HeadWeights",
@@ -135,6 +140,7 @@ __all__ = [
     "compare_maps",
     "compute",
     "dry_run",
+    "effects",
     "head_weights",
     "inspect",
     "load",

@@ -36,6 +36,7 @@ OPTIONS = {
     "compare_maps": "attnscope.comparison.options",
     "compute": "attnscope.textbook.options",
     "dry_run": "attnscope.textbook.options",
+    "effects": "attnscope.head_effects.options",
     "inspect": "attnscope.tracing.options",
     "mask": "attnscope.masks.mask",
     "measure_heads": "attnscope.heads.options",

@@ -18,6 +18,7 @@ ROOMS = {
     "weights",
     "maps",
     "heads",
+    "head_effects",
     "model_card",
 }
 """A package for each question: it imports what rooms share, and no other room."""

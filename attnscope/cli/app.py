@@ -51,6 +51,7 @@ COMMANDS = {
     "bert": "One head of a BERT: its weights, or what it attends to in a --text.",
     "model": "One head of any model: its weights, or what it attends to in a --text or --image.",
     "heads": "Every head of a model in numbers: what it attends to, how widely and how far.",
+    "effects": "Every head of a model: what it does to the prediction.",
     "card": "A model before it is downloaded: its attention, layer by layer, and what that costs.",
     "mask": "Masks: which keys each query sees, in a model's layers, by a rule, or by a function.",
 }
@@ -68,6 +69,7 @@ IN_PYTHON = {
     "bert": "head_weights and attnscope.attention_maps",
     "model": "head_weights and attnscope.attention_maps",
     "heads": "measure_heads",
+    "effects": "effects",
     "card": "card",
     "mask": "mask",
 }

@@ -160,7 +160,7 @@ class KernelCall:
 @contextmanager
 def observing(
     model: torch.nn.Module,
-    see: Callable[[AttentionCall], None] | Callable[[AttentionCall], torch.Tensor],
+    see: Callable[[AttentionCall], None] | Callable[[AttentionCall], torch.Tensor | None],
 ) -> Iterator[None]:
     """Call a function for every attention that a model computes through the registry.
 
@@ -231,7 +231,7 @@ def _attention_replaced(
     """Replace a model's attention by a function of its inputs and of the attention itself."""
 
     def replaced(kernel: KernelCall) -> Returned:
-        return call(_attention_inputs(kernel), kernel.compute)
+        return call(attention_inputs(kernel), kernel.compute)
 
     with intercepted(model, replaced, kernels=("sdpa", "eager")):
         yield
@@ -289,7 +289,7 @@ def _eager_of(module: torch.nn.Module) -> Callable[..., Returned]:
     return file[min(names, key=len)]
 
 
-def _attention_inputs(kernel: KernelCall) -> AttentionInputs:
+def attention_inputs(kernel: KernelCall) -> AttentionInputs:
     """Convert the arguments of transformers' attention functions."""
     query, mask, options = kernel.query, kernel.mask, kernel.options
     scale = options.get("scaling")

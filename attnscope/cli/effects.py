@@ -1,0 +1,69 @@
+"""`attnscope effects`: what each head of a model does to its prediction."""
+
+from __future__ import annotations
+
+from attnscope.cli.options import FigureOptions, Format, ModelName, TableOptions, expanded
+from attnscope.cli.output import (
+    draw,
+    notices_shown,
+    print_notice,
+    print_result,
+    shown_progress,
+    written_first,
+)
+from attnscope.errors import warn_unused
+from attnscope.head_effects.options import (
+    AnswerOptions,
+    EffectHeads,
+    EffectOptions,
+    EffectOrder,
+    EffectRun,
+    PromptOptions,
+)
+from attnscope.head_effects.result import HeadEffects
+from attnscope.options import keywords
+
+EXAMPLES = {
+    'attnscope effects gpt2 --text "A is to B as C is to" --answer " D"': "which heads bring D",
+    "attnscope effects gpt2 --file essay.txt --sort zero --top 5": "heads that the loss needs",
+    'attnscope effects minilm --text "A cat." --answer "A kitten."': "heads that make them similar",
+    "attnscope effects gpt2 --corpus prompts.jsonl": "means over many prompts",
+}
+
+
+@expanded
+def effects(
+    model: ModelName,
+    prompt: PromptOptions,
+    answer: AnswerOptions,
+    what: EffectOptions,
+    order: EffectOrder,
+    selection: EffectHeads,
+    run: EffectRun,
+    files: FigureOptions,
+    output: TableOptions,
+) -> int:
+    """Run `attnscope effects` and return its exit status."""
+    from attnscope.head_effects.effects import effects as measure_effects
+
+    files.check_drawings("effects.html")
+    warn_unused([(files.force and not (files.plot or files.page), "--force", "no file is written")])
+    with notices_shown(), shown_progress() as show:
+        options = keywords(prompt, answer, what, order, selection, run)
+        table = measure_effects(model, **options, page=files.page is not None, progress=show)
+    with written_first(
+        lambda: draw(table, files.plot, files.page, lambda: _contents(table), force=files.force)
+    ):
+        print_result(table, output)
+        for remark in table.remarks if output.format is Format.CSV else []:  # it has no heading
+            print_notice(remark)
+    return 130 if table.partial else 0
+
+
+def _contents(table: HeadEffects) -> tuple[str, str]:
+    """Describe what the page contains, and explain why it has no maps."""
+    n = len(table.rows)
+    several, maps = ("a head", "its map") if n == 1 else (f"{n} heads", "their maps")
+    if table.why_no_maps is None:
+        return f"{several} with {maps}", ""
+    return several, f"; without maps: {table.why_no_maps}"

@@ -1,0 +1,108 @@
+"""Block attention: queries that may not read some keys, in one head or in all.
+
+Source: Geva et al. (2023), "Dissecting Recall of Factual Associations in Auto-Regressive Language
+Models", section 5 (attention knockout)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from attnscope.errors import OptionError
+from attnscope.head_effects.baseline import AttendingLayer, Baseline
+from attnscope.head_effects.metric import predict
+from attnscope.models.attention_hook import (
+    AttentionInputs,
+    KernelCall,
+    attention_inputs,
+    intercepted,
+)
+from attnscope.models.load import as_model_error
+
+Heads = dict[str, list[list[int]]]
+"""By the path of the module that attends: for each sequence, the heads in which keys are blocked."""
+
+
+@dataclass(frozen=True)
+class BlockedKeys:
+    """Pairs of queries and keys, such that the query may not read the key.
+
+    Attributes:
+        pairs: the keys and the queries of each block.
+    """
+
+    pairs: Sequence[tuple[list[int], list[int]]]
+
+    def hidden(self, n_Q: int, n_K: int, device: torch.device) -> torch.Tensor:
+        """Return which keys are hidden, `n_Q n_K`."""
+        hidden = torch.zeros(n_Q, n_K, dtype=torch.bool, device=device)
+        for keys, queries in self.pairs:
+            hidden[torch.tensor(queries)[:, None], torch.tensor(keys)[None]] = True
+        return hidden
+
+
+def blocked_effects(
+    baseline: Baseline, blocks: BlockedKeys, index: int, heads: Sequence[int]
+) -> list[float]:
+    """Return how much the metric changes if keys are blocked in one head of a layer, for each head."""
+    layer = baseline.layers[index]
+    values = _run(baseline, blocks, {layer.path: [[head] for head in heads]}, len(heads), layer)
+    return (values.double() - baseline.value).tolist()
+
+
+def blocked_at_once(baseline: Baseline, blocks: BlockedKeys, heads: dict[str, list[int]]) -> float:
+    """Return how much the metric changes if keys are blocked in several heads of several layers."""
+    values = _run(baseline, blocks, {path: [own] for path, own in heads.items()}, 1, None)
+    return float(values[0]) - baseline.value
+
+
+def _run(
+    baseline: Baseline, blocks: BlockedKeys, heads: Heads, n_row: int, restart: AttendingLayer | None
+) -> torch.Tensor:
+    """Return the metric of several sequences, in which keys are blocked in some heads."""
+
+    def call(kernel: KernelCall) -> Any:
+        if kernel.path not in heads:
+            return kernel.compute()
+        inputs = attention_inputs(kernel)
+        return replace(kernel, mask=_mask(inputs, blocks, heads[kernel.path])).compute()
+
+    repeated = {name: each.expand(n_row, *each.shape[1:]) for name, each in baseline.inputs.items()}
+    path = restart.path if restart is not None and baseline.restarts else ""
+    with (
+        torch.no_grad(),
+        as_model_error(baseline.checkpoint),
+        baseline.states.replayed(path, n_row),
+        intercepted(baseline.model, call, kernels=("sdpa", "eager")),
+    ):
+        return baseline.metric.of(predict(baseline.model, repeated, baseline.metric))
+
+
+def _mask(inputs: AttentionInputs, blocks: BlockedKeys, heads: list[list[int]]) -> torch.Tensor:
+    """Return a mask that is added to the scores, `n_batch n_head n_Q n_K`, with more keys hidden.
+
+    Raises:
+        OptionError: a query has no key left.
+    """
+    n_batch, n_head, n_Q, _ = inputs.query.shape
+    n_K = inputs.key.shape[-2]
+    added = inputs.added_mask()
+    if added is None:
+        added = inputs.query.new_zeros(1, 1, n_Q, n_K)
+    hidden = blocks.hidden(n_Q, n_K, inputs.query.device)
+    lowest = torch.finfo(inputs.query.dtype).min
+    visible = added > lowest / 2
+    alone = (visible & ~hidden).any(dim=-1) < visible.any(dim=-1)
+    if inputs.sinks is None and bool(alone.any()):
+        query = int(alone.nonzero()[0, -1])
+        raise OptionError(
+            f"--block leaves query {query} no key to read.", hint="fewer keys, or another query"
+        )
+    mask = added.expand(n_batch, n_head, n_Q, n_K).clone()
+    for row, own in enumerate(heads):
+        mask[row, own] = mask[row, own].masked_fill(hidden, lowest)
+    return mask

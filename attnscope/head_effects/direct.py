@@ -1,0 +1,338 @@
+"""Direct logit attribution: what each part of a model adds to a logit through the residual stream alone.
+
+The residual stream is a sum: the embeddings, and what each layer adds. With the scales of norms frozen,
+the way from it to a logit is linear, so the logit is the sum of what the parts contribute. The model
+runs once; what each layer computes from the stream counts as constant, and the gradient of the logit is
+the linear map.
+
+Source: nostalgebraist (2020), "interpreting GPT: the logit lens"; Elhage et al. (2021), "A Mathematical
+Framework for Transformer Circuits"
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.errors import ModelError
+from attnscope.head_effects.baseline import Baseline
+from attnscope.head_effects.frozen_norm import frozen, is_norm
+from attnscope.head_effects.metric import Kind, PredictionMetric, predict
+from attnscope.head_effects.restart import layers_of
+from attnscope.models.attention_hook import AttentionCall, observing
+from attnscope.models.load import as_model_error
+
+TOLERANCE = 1e-4
+"""The largest difference between a logit and the sum of all parts, relative to the size of the parts."""
+
+NOT_ALIGNED = 1e-3
+"""The largest relative difference between gradients before and after a layer, if it only adds."""
+
+
+class NotAdditiveError(Exception):
+    """The model's logit is not a sum of what its parts contribute; the message says why."""
+
+
+@dataclass
+class DirectEffects:
+    """What the parts of a model contribute to a logit.
+
+    Attributes:
+        heads: for each layer's attention, in order: `n_Q n_head`.
+        parts: everything else by name: `embeddings`, `MLP 0` and so on, `biases`.
+        total: the sum of everything.
+        value: the logit, or difference of logits, before a final soft cap.
+        softcap: whether a final soft cap was left out.
+    """
+
+    heads: list[torch.Tensor]
+    parts: dict[str, float]
+    total: float
+    value: float
+    softcap: bool
+
+
+@dataclass
+class _Stream:
+    """The residual stream at one place.
+
+    Attributes:
+        state: its value, `n_batch n_Q d_feat`.
+        leaf: zeros that were added to it.
+    """
+
+    state: torch.Tensor
+    leaf: torch.Tensor
+
+
+@dataclass
+class _Recorded:
+    """What is recorded while the model runs.
+
+    Attributes:
+        before, after: the stream before and after each layer, by the layer's name.
+        heads: by the order of calls: the path, the heads' outputs and their leaf.
+        projections: by the path of the attention: the output projection's bias and output leaf.
+        norms: outside of layers: β, and the leaf of the output.
+        unknown: norms that are not linear maps with a frozen scale: their name and a leaf.
+    """
+
+    before: dict[str, _Stream] = field(default_factory=dict)
+    after: dict[str, _Stream] = field(default_factory=dict)
+    heads: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    projections: list[tuple[int, torch.Tensor | None, torch.Tensor]] = field(default_factory=list)
+    norms: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    unknown: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+
+
+def direct_effects(checkpoint: Checkpoint, model: Any, baseline: Baseline) -> DirectEffects:
+    """Return what each head, and each other part, contributes to the logit that a metric reads.
+
+    Args:
+        checkpoint: the model's checkpoint, for errors.
+        model: the model.
+        baseline: its run, whose metric is a logit or a difference of logits.
+
+    Raises:
+        NotAdditiveError: contributions do not add up to the logit, as with norms after each block.
+    """
+    recorded = _Recorded()
+    softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None) is not None
+    uncapped: list[torch.Tensor] = []
+    with torch.enable_grad(), as_model_error(checkpoint), ExitStack() as hooks:
+        _hook(model, recorded, hooks)
+        head = model.get_output_embeddings()
+        if softcap and head is not None:
+            handle = head.register_forward_hook(lambda *call: uncapped.append(call[2]))
+            hooks.callback(handle.remove)
+        hooks.enter_context(observing(model, lambda call: _add_head(recorded, call)))
+        prediction = predict(model, baseline.inputs, baseline.metric)
+        value = baseline.metric.of(uncapped[-1] if uncapped else prediction)[0]
+        return _collected(model, baseline, recorded, value, softcap=bool(uncapped))
+
+
+def _hook(model: Any, recorded: _Recorded, hooks: ExitStack) -> None:
+    """Add the hooks that let the gradient flow along the residual stream alone."""
+    layers = layers_of(model)
+    for name, layer in layers.items():
+        before = layer.register_forward_pre_hook(_before(recorded, name), with_kwargs=True)
+        after = layer.register_forward_hook(_after(recorded, name))
+        hooks.callback(before.remove)
+        hooks.callback(after.remove)
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{layer}.") for layer in layers)
+        if is_norm(module):
+            handle = module.register_forward_hook(_norm(recorded, name, inside=inside), with_kwargs=True)
+            hooks.callback(handle.remove)
+        elif inside and any(each.dim() > 1 for each in module.parameters(recurse=False)):
+            detach, finish = _matrix(recorded)
+            handle = module.register_forward_pre_hook(detach, with_kwargs=True)
+            hooks.callback(handle.remove)
+            handle = module.register_forward_hook(finish)
+            hooks.callback(handle.remove)
+
+
+def _add_head(recorded: _Recorded, call: AttentionCall) -> torch.Tensor:
+    """Make the heads' outputs the beginning of a gradient."""
+    output = call.output.detach()
+    leaf = torch.zeros_like(output, requires_grad=True)
+    recorded.heads.append((call.path, output[0], leaf))
+    return output + leaf
+
+
+def _before(recorded: _Recorded, name: str) -> Any:
+    """Return a hook that makes the stream before a layer the beginning of a gradient."""
+
+    def hook(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if arguments and isinstance(arguments[0], torch.Tensor):
+            stream = _stream(arguments[0])
+            recorded.before[name] = stream
+            return (arguments[0] + stream.leaf, *arguments[1:]), options
+        if isinstance(options.get("hidden_states"), torch.Tensor):
+            states = options["hidden_states"]
+            stream = recorded.before[name] = _stream(states)
+            return arguments, options | {"hidden_states": states + stream.leaf}
+        return None
+
+    return hook
+
+
+def _after(recorded: _Recorded, name: str) -> Any:
+    """Return a hook that makes the stream after a layer the beginning of a gradient."""
+
+    def hook(module: Any, arguments: Any, output: Any) -> Any:
+        states = output[0] if isinstance(output, tuple) else output
+        if not isinstance(states, torch.Tensor) or not states.is_floating_point():
+            return None
+        stream = recorded.after[name] = _stream(states)
+        changed = states + stream.leaf
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    return hook
+
+
+def _stream(states: torch.Tensor) -> _Stream:
+    return _Stream(states.detach(), torch.zeros_like(states, requires_grad=True))
+
+
+def _matrix(recorded: _Recorded) -> tuple[Any, Any]:
+    """Return hooks of a module with a matrix: nothing flows through it, unless it reads heads' outputs.
+
+    The first module with a matrix that reads what a layer's heads put out is their output projection.
+    """
+    projects: list[int] = []
+
+    def detach(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        known = {index for index, *_ in recorded.projections}
+        latest = len(recorded.heads) - 1
+        tensors = [each for each in (*arguments, *options.values()) if isinstance(each, torch.Tensor)]
+        flowing = [each for each in tensors if each.requires_grad and each.is_floating_point()]
+        if latest >= 0 and latest not in known and flowing:
+            leaf = recorded.heads[latest][2]
+            if any(_depends(each, leaf) for each in flowing):
+                projects.append(latest)
+                return None
+        return tuple(map(_detached, arguments)), {key: _detached(each) for key, each in options.items()}
+
+    def finish(module: Any, arguments: Any, output: Any) -> Any:
+        if not projects or not isinstance(output, torch.Tensor):
+            return None
+        leaf = torch.zeros_like(output, requires_grad=True)
+        bias = getattr(module, "bias", None)
+        recorded.projections.append((projects.pop(), None if bias is None else bias.detach(), leaf))
+        return output + leaf
+
+    return detach, finish
+
+
+def _depends(tensor: torch.Tensor, leaf: torch.Tensor) -> bool:
+    """Check whether a tensor was computed from a leaf."""
+    [grad] = torch.autograd.grad(tensor.sum(), [leaf], retain_graph=True, allow_unused=True)
+    return grad is not None
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _norm(recorded: _Recorded, name: str, *, inside: bool) -> Any:
+    """Return a hook that freezes the scale of a norm."""
+
+    def hook(module: Any, arguments: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
+        read = [each for each in (*arguments, *options.values()) if isinstance(each, torch.Tensor)]
+        if not isinstance(output, torch.Tensor) or not any(each.requires_grad for each in read):
+            return None
+        x = read[0]
+        norm = frozen(module, x.detach(), output.detach()) if len(read) == 1 else None
+        leaf = torch.zeros_like(output, requires_grad=True)
+        if norm is None:
+            recorded.unknown.append((name, leaf))
+            return output.detach() + leaf
+        if inside:
+            return norm(x, output)
+        recorded.norms.append((norm.bias, leaf))
+        return norm(x, output) + leaf
+
+    return hook
+
+
+def _collected(
+    model: Any, baseline: Baseline, recorded: _Recorded, value: torch.Tensor, *, softcap: bool
+) -> DirectEffects:
+    """Multiply what was recorded by its gradient."""
+    names = [name for name in recorded.before if name in recorded.after]
+    leaves = [leaf for *_, leaf in recorded.heads]
+    leaves += [recorded.before[name].leaf for name in names]
+    leaves += [recorded.after[name].leaf for name in names]
+    leaves += [leaf for *_, leaf in recorded.projections]
+    leaves += [leaf for _, leaf in recorded.norms]
+    leaves += [leaf for _, leaf in recorded.unknown]
+    if not value.requires_grad:
+        raise NotAdditiveError("no path leads from its layers to the prediction")
+    found = torch.autograd.grad(value, leaves, allow_unused=True)
+    gradient = {id(leaf): grad for leaf, grad in zip(leaves, found, strict=True) if grad is not None}
+    for name, leaf in recorded.unknown:
+        if id(leaf) in gradient and float(gradient[id(leaf)].abs().max()):
+            raise NotAdditiveError(f"{name} is no norm with one scale for each position")
+    on_path = [name for name in names if id(recorded.after[name].leaf) in gradient]
+    if not on_path:
+        raise NotAdditiveError("no layer adds to what the prediction reads")
+
+    def contribution(state: torch.Tensor, leaf: torch.Tensor) -> float:
+        grad = gradient.get(id(leaf))
+        return 0.0 if grad is None else float((state.double() * grad.double()).sum())
+
+    for name in on_path:
+        _check_adds(model, name, gradient, recorded)
+    heads = [
+        (output.double() * gradient[id(leaf)][0].double()).sum(-1)
+        if id(leaf) in gradient
+        else torch.zeros(output.shape[:2], dtype=torch.float64, device=output.device)
+        for _, output, leaf in recorded.heads
+    ]
+    biases = sum(contribution(bias, leaf) for bias, leaf in recorded.norms)
+    parts = {"embeddings": contribution(*vars(recorded.before[on_path[0]]).values())}
+    for name in on_path:
+        before, after = recorded.before[name], recorded.after[name]
+        rest = contribution(after.state, after.leaf) - contribution(before.state, before.leaf)
+        for index, (path, *_) in enumerate(recorded.heads):
+            if path.startswith(f"{name}."):
+                rest -= float(heads[index].sum())
+        for index, bias, leaf in recorded.projections:
+            if bias is not None and recorded.heads[index][0].startswith(f"{name}."):
+                of_bias = contribution(bias, leaf)
+                rest, biases = rest - of_bias, biases + of_bias
+        parts[f"MLP {name.rpartition('.')[2]}"] = rest
+    parts["biases"] = biases + _head_bias(model, baseline)
+    logit = float(value.detach())
+    total = sum(float(each.sum()) for each in heads) + sum(parts.values())
+    terms = sum(abs(each) for each in parts.values()) + abs(logit)
+    if not abs(total - logit) <= TOLERANCE * max(1.0, terms):
+        raise NotAdditiveError(
+            f"all contributions sum to {total:.4g}, and the logit is {logit:.4g}: what follows"
+            " the last layer is not linear"
+        )
+    return DirectEffects(heads, parts, total, logit, softcap)
+
+
+def _check_adds(model: Any, name: str, gradient: dict[int, torch.Tensor], recorded: _Recorded) -> None:
+    """Raise a NotAdditiveError unless a layer adds to the stream, or scales it."""
+    before, after = (gradient.get(id(each[name].leaf)) for each in (recorded.before, recorded.after))
+    kind = type(model.get_submodule(name)).__name__
+    if before is None or after is None or before.shape != after.shape:
+        raise NotAdditiveError(f"{name} ({kind}) does not add to a residual stream")
+    before, after = before.double(), after.double()
+    factor = float((before * after).sum() / after.square().sum())
+    if float((before - factor * after).norm()) > NOT_ALIGNED * float(before.norm()):
+        raise NotAdditiveError(
+            f"{name} ({kind}) does not only add to the residual stream: a norm follows the sum, as in"
+            " BERT, or another map"
+        )
+
+
+def _head_bias(model: Any, baseline: Baseline) -> float:
+    """Return what the biases after the last layer add to the metric."""
+    metric, total = baseline.metric, 0.0
+    head = model.get_output_embeddings()
+    for bias in (getattr(head, "bias", None), getattr(model, "final_logits_bias", None)):
+        if bias is not None:
+            values = bias.detach().flatten().double()
+            total += float(values[metric.answer[0]])
+            total -= 0.0 if metric.against is None else float(values[metric.against])
+    return total
+
+
+def why_no_direct(metric: PredictionMetric) -> str | None:
+    """Explain why a metric has no direct effects; None: it has."""
+    if metric.kind is not Kind.LOGIT:
+        return f"a {metric.kind} is no sum of contributions, as a logit is"
+    return None
+
+
+def refused(checkpoint: Checkpoint, reason: str) -> ModelError:
+    """Return the error for a model whose direct effects are undefined."""
+    return ModelError(f"{checkpoint.name} has no direct effects: {reason}.", hint="--columns zero,mean")

@@ -1,0 +1,414 @@
+"""Measure the effects of a model's heads on one prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.checkpoints.indices import check_indices
+from attnscope.errors import OptionError, SizeError
+from attnscope.head_effects.baseline import AttendingLayer, Baseline
+from attnscope.head_effects.blocked import BlockedKeys, blocked_at_once, blocked_effects
+from attnscope.head_effects.columns import BLOCKED, DIRECT, FIRST_ORDER, MEAN, PATCHED, ZERO
+from attnscope.head_effects.direct import (
+    DirectEffects,
+    NotAdditiveError,
+    direct_effects,
+    refused,
+    why_no_direct,
+)
+from attnscope.head_effects.exact import Change, batches, changes_of, exact_effects, mean_output
+from attnscope.head_effects.first_order import estimates, gradients
+from attnscope.head_effects.metric import Kind
+from attnscope.head_effects.positions import parse_blocks, parse_positions
+from attnscope.head_effects.prompt import MeasuredRun, Prompt
+from attnscope.models.load import device_of
+from attnscope.models.memory_plan import needs_of, tokens_text
+from attnscope.models.tokens import Token
+from attnscope.units import bytes_text
+
+Key = tuple[str, int, int]
+"""A head: its stack, its layer and its index."""
+
+TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 65536}
+"""The tokens of a batch beyond which it gets no faster."""
+
+
+@dataclass(frozen=True)
+class EffectSelection:
+    """The selected columns, heads and positions.
+
+    Attributes:
+        columns: the names of the columns; None: all that apply.
+        stack, layers, heads: as in `EffectHeads`; None: all.
+        at, block: positions and blocks, as a user writes them.
+        each_position: whether each position is changed by itself.
+    """
+
+    columns: list[str] | None
+    stack: str | None
+    layers: list[int] | None
+    heads: list[int] | None
+    at: str | None
+    block: str | None
+    each_position: bool
+
+    def heads_of(self, layer: AttendingLayer) -> list[int]:
+        """Return the selected heads of a layer."""
+        if self.stack not in (None, layer.stack):
+            return []
+        if self.layers is not None and layer.number not in self.layers:
+            return []
+        return [head for head in range(layer.n_head) if self.heads is None or head in self.heads]
+
+    def check(self, model: str, layers: Sequence[AttendingLayer]) -> None:
+        """Raise an AttnscopeError if a model has no such stack, layer or head.
+
+        Args:
+            model: its name in messages.
+            layers: the layers that attend.
+        """
+        n_layer = {layer.stack: layer.n_layer for layer in layers}
+        if self.stack is not None and self.stack not in n_layer:
+            raise OptionError(
+                f"{model} runs no {self.stack} attention here, only {', '.join(n_layer)}.",
+                hint=f"--stack {next(iter(n_layer))}",
+            )
+        check_indices(
+            model,
+            [self.stack] if self.stack else list(n_layer),
+            self.layers or [],
+            self.heads or [],
+            n_layer=n_layer,
+            n_head={(layer.stack, layer.number): layer.n_head for layer in layers},
+        )
+        by_position = {"--at": self.at, "--each-position": self.each_position, "--block": self.block}
+        flag = next((name for name, value in by_position.items() if value), None)
+        if flag and self.stack is None and len(n_layer) > 1:
+            raise OptionError(
+                f"{flag} needs a stack: the positions of {' and '.join(n_layer)} differ.",
+                hint=f"--stack {next(iter(n_layer))}",
+            )
+
+    def columns_of(self, *, corrupted: bool) -> list[str]:
+        """Return the columns to measure, if the model and the metric allow all of them."""
+        if self.columns is not None:
+            return self.columns
+        if self.block is not None:
+            return [BLOCKED]
+        if corrupted:
+            return [PATCHED, FIRST_ORDER]
+        return [ZERO, DIRECT, FIRST_ORDER] if self.each_position else [ZERO, MEAN, DIRECT, FIRST_ORDER]
+
+
+@dataclass
+class PromptEffects:
+    """The effects of heads on one prompt.
+
+    Attributes:
+        baseline, corrupted: the metric on the prompt, and on its corrupted text.
+        layers: the layers whose attention was observed.
+        values: by column and head, the effect at each position that is changed by itself, or at all of
+            them together; shares are not yet divided.
+        places: the positions of these.
+        direct: contributions to the logit.
+        blocked: the change of the metric with all selected heads blocked.
+        notices: further sentences for the reader.
+    """
+
+    baseline: float = 0.0
+    corrupted: float | None = None
+    layers: list[AttendingLayer] = field(default_factory=list)
+    values: dict[str, dict[Key, list[float | None]]] = field(default_factory=dict)
+    places: list[int] = field(default_factory=list)
+    direct: DirectEffects | None = None
+    blocked: float | None = None
+    notices: list[str] = field(default_factory=list)
+
+    def add(self, other: PromptEffects, sign: int) -> None:
+        """Add the effects on another sequence, or subtract them."""
+        self.baseline += sign * other.baseline
+        if other.corrupted is not None:
+            self.corrupted = (self.corrupted or 0.0) + sign * other.corrupted
+        if other.blocked is not None:
+            self.blocked = (self.blocked or 0.0) + sign * other.blocked
+        self.layers, self.places = other.layers, other.places
+        self.direct = other.direct
+        self.notices += [each for each in other.notices if each not in self.notices]
+        for column, of_heads in other.values.items():
+            own = self.values.setdefault(column, {})
+            for key, effects in of_heads.items():
+                before = own.get(key, [0.0] * len(effects))
+                own[key] = [
+                    None if a is None or b is None else a + sign * b
+                    for a, b in zip(before, effects, strict=True)
+                ]
+
+
+class EffectMeasurer:
+    """Measure effects of the selected heads of a model.
+
+    Args:
+        checkpoint: the model's checkpoint.
+        model: as `load_model` returned it.
+        selection: the columns, heads and positions.
+        memory: the bytes that a run may take beside the weights.
+        report: called with the number of changes that were measured.
+        stopped: returns whether the user has interrupted the run.
+
+    Attributes:
+        means: for each layer, the mean output of its heads over a corpus, `n_head d_V`; None: the mean
+            over the prompt itself.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        model: Any,
+        selection: EffectSelection,
+        memory: int,
+        report: Callable[[int, int], None],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self.checkpoint, self.model, self.selection = checkpoint, model, selection
+        self.memory, self.report, self.stopped = memory, report, stopped
+        self.means: Mapping[tuple[str, int], torch.Tensor] | None = None
+
+    def measure(self, prompt: Prompt) -> PromptEffects:
+        """Measure the effects on a prompt."""
+        total = PromptEffects()
+        for measurement in prompt.measurements:
+            total.add(self._measure(prompt, measurement), measurement.sign)
+        return total
+
+    def baseline(self, measurement: MeasuredRun) -> Baseline:
+        """Run the model on a sequence."""
+        return Baseline(self.checkpoint, self.model, measurement.inputs, measurement.metric)
+
+    def _measure(self, prompt: Prompt, measurement: MeasuredRun) -> PromptEffects:
+        """Measure the effects on one sequence."""
+        clean = self.baseline(measurement)
+        self.selection.check(self.checkpoint.name, clean.layers)
+        effects = PromptEffects(clean.value, layers=clean.layers)
+        corrupted = None
+        if measurement.corrupted is not None:
+            corrupted = Baseline(self.checkpoint, self.model, measurement.corrupted, measurement.metric)
+            effects.corrupted = corrupted.value
+        columns = self.selection.columns_of(corrupted=corrupted is not None)
+        work = self._work(clean, prompt, columns)
+        exact = [name for name in columns if name in (ZERO, MEAN, PATCHED, BLOCKED)]
+        n_changes = len(exact) * sum(len(changes) for _, changes in work)
+        done = 0
+
+        def advance(n: int) -> bool:
+            nonlocal done
+            done += n
+            self.report(done, n_changes)
+            return not self.stopped()
+
+        if DIRECT in columns:
+            self._add_direct(effects, clean, work)
+        if FIRST_ORDER in columns:
+            self._add_first_order(effects, clean, corrupted, work, prompt)
+        for column in exact:
+            run = corrupted if column == PATCHED and corrupted is not None else clean
+            n_row = self._rows(run, prompt, blocks=column == BLOCKED)
+            for index, changes in work:
+                if column == BLOCKED:
+                    found = self._blocked(run, index, changes, n_row, advance, prompt)
+                else:
+                    others = self._others(column, clean, index)
+                    found = exact_effects(run, index, changes, others, n_row, advance)
+                self._keep(effects, column, run.layers[index], changes, found)
+                if self.stopped():
+                    return effects
+        if BLOCKED in columns:
+            blocks = self._blocks(clean.layers, prompt)
+            heads: dict[str, list[int]] = {}
+            for index, changes in work:
+                heads.setdefault(clean.layers[index].path, []).extend(each.head for each in changes)
+            effects.blocked = blocked_at_once(clean, blocks, heads)
+        return effects
+
+    def _work(
+        self, baseline: Baseline, prompt: Prompt, columns: Sequence[str]
+    ) -> list[tuple[int, list[Change]]]:
+        """List the layers with selected heads, by index, and the changes in each."""
+        selection, work = self.selection, []
+        for index, layer in enumerate(baseline.layers):
+            heads = selection.heads_of(layer)
+            if not heads:
+                continue
+            tokens = tokens_of_stack(prompt, layer.stack)
+            at = None if selection.at is None else parse_positions(selection.at, tokens, "--at")
+            n_position = len(baseline.outputs[index])
+            work.append((index, changes_of(heads, at, selection.each_position, n_position)))
+        return work
+
+    def _others(self, column: str, clean: Baseline, index: int) -> torch.Tensor:
+        """Return the outputs that replace those of a layer's heads, `n_Q n_head d_V`."""
+        own, layer = clean.outputs[index], clean.layers[index]
+        if column == ZERO:
+            return torch.zeros_like(own)
+        if column == PATCHED:
+            return own
+        if self.means is None:
+            return mean_output(own)
+        return self.means[layer.stack, layer.number].expand_as(own)
+
+    def _add_direct(
+        self, effects: PromptEffects, clean: Baseline, work: Sequence[tuple[int, list[Change]]]
+    ) -> None:
+        """Add direct effects; if they are undefined, raise an error or say why.
+
+        Raises:
+            ModelError: they were asked for, and are undefined.
+        """
+        reason = why_no_direct(clean.metric)
+        if reason is None:
+            try:
+                effects.direct = direct_effects(self.checkpoint, self.model, clean)
+            except NotAdditiveError as error:
+                reason = str(error)
+        if reason is not None or effects.direct is None:
+            if self.selection.columns is not None:
+                raise refused(self.checkpoint, str(reason))
+            effects.notices.append(f"there are no direct effects: {reason}.")
+            return
+        for index, changes in work:
+            own = effects.direct.heads[index]
+            self._keep(effects, DIRECT, clean.layers[index], changes, _sums(own, changes))
+
+    def _add_first_order(
+        self,
+        effects: PromptEffects,
+        clean: Baseline,
+        corrupted: Baseline | None,
+        work: Sequence[tuple[int, list[Change]]],
+        prompt: Prompt,
+    ) -> None:
+        """Add estimates from the gradient."""
+        if prompt.kind is Kind.DISTANCE:
+            if self.selection.columns is not None:
+                raise OptionError(
+                    "first order is a gradient, and that of a distance from the same embedding is 0.",
+                    hint='--answer "another text"; or --columns zero,mean',
+                )
+            effects.notices.append(
+                "there is no first order: the gradient of a distance from the same embedding is 0."
+            )
+            return
+        run = clean if corrupted is None else corrupted
+        self._check_gradient(run, prompt)
+        found = gradients(self.checkpoint, self.model, run)
+        for index, changes in work:
+            own = run.outputs[index]
+            others = torch.zeros_like(own) if corrupted is None else clean.outputs[index]
+            changed = estimates(own, others, found[index], None)
+            self._keep(effects, FIRST_ORDER, run.layers[index], changes, _sums(changed, changes))
+
+    def _blocked(
+        self,
+        baseline: Baseline,
+        index: int,
+        changes: Sequence[Change],
+        n_row: int,
+        advance: Callable[[int], bool],
+        prompt: Prompt,
+    ) -> list[float | None]:
+        """Return the effects of blocking keys in each of a layer's heads."""
+        blocks, found = self._blocks(baseline.layers, prompt), []
+        for batch in batches(changes, n_row):
+            found += blocked_effects(baseline, blocks, index, [each.head for each in batch])
+            if not advance(len(batch)):
+                break
+        return [*found, *[None] * (len(changes) - len(found))]
+
+    def _blocks(self, layers: Sequence[AttendingLayer], prompt: Prompt) -> BlockedKeys:
+        """Return the blocked pairs of queries and keys."""
+        stack = self.selection.stack or layers[0].stack
+        queries = tokens_of_stack(prompt, stack)
+        keys = prompt.source if stack == "cross" else queries
+        return BlockedKeys(parse_blocks(self.selection.block or "", keys, queries))
+
+    def _keep(
+        self,
+        effects: PromptEffects,
+        column: str,
+        layer: AttendingLayer,
+        changes: Sequence[Change],
+        found: Sequence[float | None],
+    ) -> None:
+        """Keep the effects of a layer's changes."""
+        of_heads = effects.values.setdefault(column, {})
+        places: dict[int, list[int]] = {}
+        for change, effect in zip(changes, found, strict=True):
+            key = (layer.stack, layer.number, change.head)
+            of_heads.setdefault(key, []).append(effect)
+            places.setdefault(change.head, []).extend(change.positions or ())
+        if self.selection.each_position:
+            effects.places = next(iter(places.values()))
+
+    # Memory.
+
+    def _rows(self, run: Baseline, prompt: Prompt, *, blocks: bool) -> int:
+        """Return how many sequences fit into a batch.
+
+        Raises:
+            SizeError: not even one.
+        """
+        n_token, row = self._bytes_of_a_row(run, prompt)
+        if blocks:
+            n_head = max(layer.n_head for layer in run.layers)
+            row += 3 * self.model.dtype.itemsize * n_head * n_token**2
+        kept = run.states.n_bytes + sum(each.nbytes for each in run.outputs)
+        fits = (self.memory - kept) // row
+        if fits < 1:
+            raise SizeError(
+                f"{self.checkpoint.name} needs {bytes_text(row + kept)} for {tokens_text(1, n_token)}"
+                f" besides its weights, but its limit is {bytes_text(self.memory)}.",
+                hint="a shorter text; or more --memory, if available",
+            )
+        device = device_of(self.checkpoint, str(self.model.device))
+        most = TOKENS_AT_ONCE["cuda" if device.startswith("cuda") else "cpu"]
+        return int(max(1, min(fits, most // n_token)))
+
+    def _bytes_of_a_row(self, run: Baseline, prompt: Prompt) -> tuple[int, int]:
+        """Return the number of tokens of a sequence, and the bytes that a run of it takes."""
+        n_token = max(len(each) for each in run.outputs)
+        itemsize = self.model.dtype.itemsize
+        needs = needs_of(self.model.config, itemsize, 1, n_token, pairs=0)
+        row = needs.activations + needs.masks + 4 * run.prediction.numel() * 4
+        row += sum(each.nbytes for each in run.inputs.values())
+        if self.model.config._attn_implementation == "eager":
+            row += 3 * itemsize * max(layer.n_head for layer in run.layers) * n_token**2
+        return n_token, row
+
+    def _check_gradient(self, run: Baseline, prompt: Prompt) -> None:
+        """Raise a SizeError unless the activations of all layers fit into memory."""
+        n_token, row = self._bytes_of_a_row(run, prompt)
+        needed = 2 * row * len(run.layers)
+        if needed > self.memory:
+            raise SizeError(
+                f"the gradient of {self.checkpoint.name} takes about {bytes_text(needed)} for"
+                f" {tokens_text(1, n_token)}, but the limit is {bytes_text(self.memory)}.",
+                hint="--columns zero, which takes less; or a shorter text",
+            )
+
+
+def tokens_of_stack(prompt: Prompt, stack: str) -> Sequence[Token]:
+    """Return the tokens of a stack's queries."""
+    return prompt.target if stack in ("decoder", "cross") else prompt.source
+
+
+def _sums(of_positions: torch.Tensor, changes: Sequence[Change]) -> list[float]:
+    """Return the sum over the positions of each change of a number at each position, `n_Q n_head`."""
+    table = of_positions.double().cpu()
+    return [
+        float(table[slice(None) if each.positions is None else list(each.positions), each.head].sum())
+        for each in changes
+    ]

@@ -1,0 +1,538 @@
+"""Read a prompt: the model's inputs, and the metric of what it predicts from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import torch
+
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.errors import ModelError, OptionError
+from attnscope.head_effects.metric import Kind, PredictionMetric, embeddings_of, predict
+from attnscope.head_effects.positions import parse_positions
+from attnscope.models.decode import shifted
+from attnscope.models.load import as_model_error
+from attnscope.models.tokenize import Reading, encoded, max_tokens, tokens_of
+from attnscope.models.tokens import Token
+from attnscope.text import shortened
+
+Answer = str | int | Sequence[int]
+Inputs = dict[str, torch.Tensor]
+
+TOP = 5
+"""How many of the model's likeliest answers are shown."""
+
+
+class Task(Enum):
+    """What a model predicts."""
+
+    NEXT = "the next token"
+    MASKED = "masked tokens"
+    TARGET = "the decoder's next token"
+    CLASS = "a class"
+    EMBEDDING = "an embedding"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt as a user gives it, beside the model's input.
+
+    Attributes:
+        answer, against, metric, position: as in `AnswerOptions`.
+        corrupt: the corrupted text, or its token ids.
+        name: the name of the input in messages.
+    """
+
+    answer: Answer | None = None
+    against: Answer | None = None
+    metric: str | None = None
+    position: str | int | None = None
+    corrupt: str | Sequence[int] | None = None
+    name: str = "--text"
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One sequence whose prediction has a metric.
+
+    Attributes:
+        inputs: the model's arguments, one sequence.
+        metric: the metric.
+        sign: 1, or −1 if its metric is subtracted from that of another sequence.
+        corrupted: the arguments with the corrupted text, if any.
+    """
+
+    inputs: Inputs
+    metric: PredictionMetric
+    sign: int = 1
+    corrupted: Inputs | None = None
+
+
+@dataclass
+class Prompt:
+    """A prompt that is ready to run.
+
+    Attributes:
+        measurements: one; two, if two answers of several tokens are compared.
+        meaning: what the metric is, in words.
+        kind: its kind.
+        answer, against: the answers as text, or "".
+        source, target: the tokens of the model's input, and of the decoder's.
+        top: the model's likeliest answers, with their probabilities.
+        notices: further sentences for the reader.
+    """
+
+    measurements: list[MeasuredRun]
+    meaning: str
+    kind: Kind
+    answer: str = ""
+    against: str = ""
+    source: list[Token] = field(default_factory=list)
+    target: list[Token] = field(default_factory=list)
+    top: list[tuple[str, float]] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+def task_of(model: Any) -> Task:
+    """Return what a model predicts.
+
+    Raises:
+        ModelError: nothing that has a metric.
+    """
+    name, config = type(model).__name__, model.config
+    if name.endswith("ForSequenceClassification"):
+        return Task.CLASS
+    if getattr(config, "is_encoder_decoder", False):
+        if model.get_output_embeddings() is not None:
+            return Task.TARGET
+        raise ModelError(
+            f"the model is a {name}, which predicts no tokens.",
+            hint="a checkpoint that was saved with its prediction head",
+        )
+    if "For" not in name and not name.endswith("LMHeadModel"):
+        return Task.EMBEDDING
+    if model.get_output_embeddings() is None:
+        raise ModelError(
+            f"the model is a {name}; effects are measured for language models, classifiers of"
+            " sequences and models without a head.",
+        )
+    masked = any(part in name for part in ("MaskedLM", "ForPreTraining", "WithLMHead"))
+    return Task.MASKED if masked else Task.NEXT
+
+
+class PromptReader:
+    """Read prompts of one model.
+
+    Args:
+        checkpoint: the model's checkpoint.
+        model: the model, as `load_model` returned it.
+        tokenizer: its tokenizer, if it has one.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, model: Any, tokenizer: Any) -> None:
+        self.checkpoint, self.model, self.tokenizer = checkpoint, model, tokenizer
+        self.task = task_of(model)
+
+    def read(self, reading: Reading, request: Request, corrupted: Reading | None) -> Prompt:
+        """Build the measurements of one prompt.
+
+        Args:
+            reading: the model's input.
+            request: the answer and the metric.
+            corrupted: the corrupted input, of as many tokens.
+
+        Raises:
+            OptionError: the answer, the metric and the model do not go together.
+        """
+        kind = _kind_of(request.metric)
+        readers = {
+            Task.NEXT: self._next,
+            Task.MASKED: self._masked,
+            Task.TARGET: self._target,
+            Task.CLASS: self._class,
+            Task.EMBEDDING: self._embedding,
+        }
+        with torch.no_grad(), as_model_error(self.checkpoint):
+            prompt = readers[self.task](reading, request, kind)
+        prompt.source, prompt.notices = reading.source, reading.notices + prompt.notices
+        if corrupted is not None:
+            self._corrupt(prompt, reading, corrupted, request.name)
+        return prompt
+
+    # Language models.
+
+    def _next(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
+        """Measure the next token, or the loss of the text."""
+        ids = reading.inputs["input_ids"][0].tolist()
+        if kind is Kind.LOSS or (kind is None and request.answer is None and request.position is None):
+            _refuse_answer(request, Kind.LOSS)
+            if len(ids) < 2:
+                raise OptionError(
+                    f"{request.name} is one token long, so no token of it is predicted.",
+                    hint='--answer "…"',
+                )
+            positions = list(range(len(ids) - 1))
+            metric = PredictionMetric(Kind.LOSS, positions, tuple(ids[1:]))
+            inputs = {name: each[:, : len(ids)] for name, each in reading.inputs.items()}
+            top = self._top(inputs, [len(ids) - 1])
+            return Prompt([MeasuredRun(inputs, metric)], metric.meaning, Kind.LOSS, top=top)
+        [position] = self._positions(request, reading.source, [len(ids) - 1])
+        last = position == len(ids) - 1
+
+        def teach(answer: list[int]) -> tuple[Inputs, list[int]]:
+            """Return inputs with all tokens of an answer but the last, and where they are predicted."""
+            if len(answer) == 1:
+                return reading.inputs, [position]
+            if not last:
+                raise OptionError(
+                    f"the answer is {len(answer)} tokens, which follow the whole text only.",
+                    hint="an answer of one token, or no --position",
+                )
+            most = max_tokens(self.model.config)
+            if most is not None and len(ids) + len(answer) - 1 > most:
+                raise OptionError(
+                    f"the text and the answer are {len(ids) + len(answer) - 1} tokens, and the model"
+                    f" takes {most}.",
+                    hint="a shorter text",
+                )
+            places = list(range(position, position + len(answer)))
+            return _longer(reading.inputs, answer[:-1]), places
+
+        return self._answered(request, kind, reading.inputs, [position], teach, ids if last else None)
+
+    def _masked(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
+        """Measure the tokens at the masks."""
+        if kind is Kind.LOSS:
+            raise OptionError(
+                "--metric loss is for models that predict the next token.", hint='--answer "…"'
+            )
+        ids = reading.inputs["input_ids"][0].tolist()
+        mask = getattr(self.tokenizer, "mask_token_id", None)
+        masks = [i for i, number in enumerate(ids) if number == mask]
+        name = getattr(self.tokenizer, "mask_token", None)
+        if request.position is None and not masks:
+            missing = (
+                f"has no {name}" if name else "is token ids, and which of them is masked is unknown"
+            )
+            raise OptionError(
+                f"{request.name} {missing}; the model predicts masked tokens.",
+                hint=f"a text with {name}" if name else "--position N",
+            )
+        places = self._positions(request, reading.source, masks)
+
+        def teach(answer: list[int]) -> tuple[Inputs, list[int]]:
+            """Return the inputs as they are, and the masks."""
+            if len(answer) != len(places):
+                raise OptionError(
+                    f"the answer is {len(answer)} tokens, and {request.name} has {len(places)} masked.",
+                    hint=f"{len(answer)} × {name or 'a mask'}, or an answer of {len(places)}",
+                )
+            return reading.inputs, places
+
+        if request.answer is None and len(places) > 1:
+            raise OptionError(
+                f"{request.name} has {len(places)} masked tokens, and there is no answer.",
+                hint='--answer "…"; or --position N',
+            )
+        return self._answered(request, kind, reading.inputs, places, teach)
+
+    def _target(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
+        """Measure the decoder's next token, or the loss of its target."""
+        labels = list(reading.labels)
+        if request.position is not None:
+            raise OptionError(
+                "--position is for models without a decoder; the decoder's last position is measured."
+            )
+        if request.answer is None and not labels:
+            raise OptionError(
+                "there is nothing to predict: no --answer, and no --target.", hint='--target "…"'
+            )
+
+        def decoded(labels: list[int]) -> Inputs:
+            """Return inputs whose decoder predicts some labels."""
+            read = shifted(self.model, labels)
+            numbers = torch.tensor([read], device=self.model.device)
+            return reading.inputs | {"decoder_input_ids": numbers}
+
+        if request.answer is None and kind in (None, Kind.LOSS):
+            _refuse_answer(request, Kind.LOSS)
+            inputs = decoded(labels)
+            metric = PredictionMetric(Kind.LOSS, list(range(len(labels))), tuple(labels))
+            top = self._top(inputs, [0])
+            prompt = Prompt([MeasuredRun(inputs, metric)], metric.meaning, Kind.LOSS, top=top)
+        else:
+            special = set(getattr(self.tokenizer, "all_special_ids", []))
+            while labels and labels[-1] in special:  # the end of the text comes after the answer
+                labels.pop()
+
+            def teach(answer: list[int]) -> tuple[Inputs, list[int]]:
+                """Return inputs whose decoder reads the target, and all tokens of an answer but one."""
+                return decoded(labels + answer), list(range(len(labels), len(labels) + len(answer)))
+
+            begin = decoded([*labels, 0])
+            prompt = self._answered(request, kind, begin, [len(labels)], teach)
+        read = prompt.measurements[0].inputs["decoder_input_ids"][0].tolist()
+        prompt.target = tokens_of(self.tokenizer, read)
+        return prompt
+
+    def _answered(
+        self,
+        request: Request,
+        kind: Kind | None,
+        inputs: Inputs,
+        places: list[int],
+        teach: Any,
+        context: list[int] | None = None,
+    ) -> Prompt:
+        """Measure an answer, or the likeliest one, possibly against another.
+
+        Args:
+            request, kind: what to measure.
+            inputs: the model's arguments without an answer.
+            places: the positions at which the answer's first token is predicted.
+            teach: returns for an answer the arguments, and the positions at which it is predicted.
+            context: the token ids before the answer, if it continues a text.
+        """
+        top = self._top(inputs, places)
+        if request.answer is None:
+            best = int(predict(self.model, inputs, PredictionMetric(Kind.LOGIT, places))[0, 0].argmax())
+            answer = [best]
+        else:
+            answer = self._ids(request.answer, "--answer", context)
+        others = None if request.against is None else self._ids(request.against, "--against", context)
+        single = len(answer) == 1 and (others is None or len(others) == 1)
+        if kind is None:
+            kind = Kind.LOGIT if single else Kind.LOG_PROBABILITY
+        if kind is Kind.LOGIT and not single:
+            n = max(len(answer), len(others or []))
+            raise OptionError(
+                f"the logit is that of one token, and the answer is {n}.",
+                hint="--metric log-probability, which is summed over them",
+            )
+        if kind not in (Kind.LOGIT, Kind.LOG_PROBABILITY):
+            raise OptionError(
+                f"--metric {kind} does not go with an answer of this model.",
+                hint="--metric logit or log-probability",
+            )
+        if others == answer:
+            raise OptionError("--answer and --against are the same tokens.", hint="another --against")
+        taught, positions = teach(answer)
+        metric = PredictionMetric(kind, positions, tuple(answer))
+        if single and others is not None:
+            metric = replace(metric, against=others[0])
+        measurements = [MeasuredRun(taught, metric)]
+        meaning = metric.meaning
+        if not single and others is not None:
+            taught, positions = teach(others)
+            other = PredictionMetric(kind, positions, tuple(others))
+            measurements.append(MeasuredRun(taught, other, sign=-1))
+            meaning += ", minus that of the other answer"
+        prompt = Prompt(measurements, meaning, kind, top=top)
+        prompt.answer, prompt.against = self._shown(answer), self._shown(others or [])
+        for name, ids in (("--answer", answer), ("--against", others or [])):
+            if len(ids) > 1:
+                parts = " ".join(repr(token.text) for token in tokens_of(self.tokenizer, ids))
+                prompt.notices.append(f"{name} is {len(ids)} tokens: {parts}.")
+        return prompt
+
+    # Other models.
+
+    def _class(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
+        """Measure the logit of a class."""
+        if kind not in (None, Kind.LOGIT):
+            raise OptionError(f"--metric {kind} is not for classifiers.", hint="--metric logit")
+        if request.position is not None:
+            raise OptionError("--position is for language models; this is a classifier.")
+        names = {int(index): name for index, name in self.model.config.id2label.items()}
+        logits = predict(self.model, reading.inputs, PredictionMetric(Kind.LOGIT))[0].float()
+        shares = logits.softmax(0).tolist()
+        order = sorted(range(len(shares)), key=lambda index: -shares[index])[:TOP]
+
+        def index_of(answer: Answer, flag: str) -> int:
+            folded = {name.lower(): index for index, name in names.items()}
+            text = str(answer).strip()
+            found = int(text) if text.isdigit() else folded.get(text.lower())
+            if found is None or found >= len(shares):
+                raise OptionError(
+                    f"{flag} {text!r} is not a class.",
+                    hint=", ".join(list(names.values())[:8]),
+                )
+            return found
+
+        answer = order[0] if request.answer is None else index_of(request.answer, "--answer")
+        against = None if request.against is None else index_of(request.against, "--against")
+        metric = PredictionMetric(Kind.LOGIT, None, (answer,), against)
+        prompt = Prompt([MeasuredRun(reading.inputs, metric)], metric.meaning, Kind.LOGIT)
+        if len(shares) > 1:
+            prompt.top = [(names.get(index, str(index)), shares[index]) for index in order]
+        prompt.answer = names.get(answer, str(answer))
+        prompt.against = "" if against is None else names.get(against, str(against))
+        return prompt
+
+    def _embedding(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
+        """Measure the similarity to another text, or the distance from the embedding itself."""
+        if request.position is not None or kind not in (None, Kind.SIMILARITY, Kind.DISTANCE):
+            raise OptionError(
+                f"{self.checkpoint.name} is a {type(self.model).__name__}, which predicts no tokens.",
+                hint='--answer "another text", whose embedding it is compared with',
+            )
+        if request.answer is None and request.against is not None:
+            raise OptionError("--against needs an --answer.", hint='--answer "…"')
+        default = Kind.DISTANCE if request.answer is None else Kind.SIMILARITY
+        if kind is not None and kind is not default:
+            raise OptionError(
+                f"--metric {kind} {'needs' if kind is Kind.SIMILARITY else 'takes no'} --answer."
+            )
+
+        def embedding_of(answer: Answer | None, flag: str) -> torch.Tensor | None:
+            if answer is None:
+                return None
+            ids = self._ids(answer, flag, None, special=True)
+            numbers = torch.tensor([ids], device=self.model.device)
+            inputs = {"input_ids": numbers, "attention_mask": torch.ones_like(numbers)}
+            return embeddings_of(self.model, inputs)[0]
+
+        answer = embedding_of(request.answer, "--answer")
+        if answer is None:
+            answer = embeddings_of(self.model, reading.inputs)[0]
+        against = embedding_of(request.against, "--against")
+        metric = PredictionMetric(default, None, embedding=answer, against_embedding=against)
+        prompt = Prompt([MeasuredRun(reading.inputs, metric)], metric.meaning, default)
+        prompt.answer = str(request.answer or "")
+        prompt.against = str(request.against or "")
+        if request.answer is None:
+            prompt.notices.append(
+                f"{self.checkpoint.name} is a {type(self.model).__name__}, which predicts no tokens: the"
+                " metric is how far its embedding moves, the mean of its last hidden states."
+            )
+        return prompt
+
+    # What prompts share.
+
+    def _positions(self, request: Request, tokens: Sequence[Token], default: list[int]) -> list[int]:
+        """Return the positions whose predictions are measured: the requested one, or the default."""
+        if request.position is None:
+            return default
+        found = parse_positions(str(request.position), tokens, "--position")
+        if len(found) != 1:
+            raise OptionError(f"--position {request.position} is {len(found)} positions, not one.")
+        return found
+
+    def _ids(
+        self, answer: Answer, flag: str, context: list[int] | None, *, special: bool = False
+    ) -> list[int]:
+        """Return the token ids of an answer, as it is tokenized after the context.
+
+        Raises:
+            OptionError: it is no text and no token ids, or has no tokens.
+        """
+        if isinstance(answer, int):
+            ids = [answer]
+        elif not isinstance(answer, str):
+            ids = [int(number) for number in answer]
+        elif self.tokenizer is None:
+            parts = answer.replace(",", " ").split()
+            if not parts or not all(part.isdigit() for part in parts):
+                raise OptionError(
+                    f"{flag} {shortened(answer)!r} is a text, and the model has no tokenizer.",
+                    hint=f"{flag} with token ids",
+                )
+            ids = [int(part) for part in parts]
+        elif special:
+            ids = encoded(self.tokenizer, {"text": [answer]}, verbose=False)["input_ids"][0]
+        else:
+            ids = self._continued(answer, context)
+        if not ids:
+            raise OptionError(f"{flag} is empty.", hint=f'{flag} " word"')
+        n_token = self.model.config.get_text_config().vocab_size
+        if max(ids) >= n_token or min(ids) < 0:
+            raise OptionError(f"{flag}: there is no token {max(ids)}; the model has {n_token}.")
+        return ids
+
+    def _continued(self, answer: str, context: list[int] | None) -> list[int]:
+        """Return the tokens that an answer adds to a text, without special ones.
+
+        A tokenizer may treat the beginning of a text otherwise than its middle, so the text is
+        tokenized with the answer; if that changes the text's own tokens, the answer is taken alone.
+        """
+        alone = encoded(self.tokenizer, {"text": [answer]}, add_special_tokens=False, verbose=False)
+        if context is None:
+            return alone["input_ids"][0]
+        text = self.tokenizer.decode(context, skip_special_tokens=True)
+        options = {"add_special_tokens": False, "verbose": False}
+        before, whole = encoded(self.tokenizer, {"text": [text, text + answer]}, **options)["input_ids"]
+        return whole[len(before) :] if whole[: len(before)] == before else alone["input_ids"][0]
+
+    def _top(self, inputs: Inputs, places: list[int]) -> list[tuple[str, float]]:
+        """Return the likeliest tokens at the first of some positions, with their probabilities."""
+        logits = predict(self.model, inputs, PredictionMetric(Kind.LOGIT, places[:1]))[0, 0].float()
+        shares, ids = logits.softmax(0).topk(min(TOP, len(logits)))
+        texts = [token.text for token in tokens_of(self.tokenizer, ids.tolist())]
+        return list(zip(texts, shares.tolist(), strict=True))
+
+    def _shown(self, ids: list[int]) -> str:
+        """Return the text of an answer's tokens."""
+        return "".join(token.text for token in tokens_of(self.tokenizer, ids))
+
+    def _corrupt(self, prompt: Prompt, reading: Reading, corrupted: Reading, name: str) -> None:
+        """Give each measurement its corrupted inputs.
+
+        Raises:
+            OptionError: the corrupted text has another number of tokens.
+        """
+        clean, other = reading.inputs["input_ids"], corrupted.inputs["input_ids"]
+        if clean.shape != other.shape:
+            raise OptionError(
+                f"{name} is {clean.shape[1]} tokens and --corrupt is {other.shape[1]}: each head's"
+                " output at a position is put into the other run, so both must be equally long.",
+                hint="words of as many tokens",
+            )
+        if torch.equal(clean, other):
+            raise OptionError(f"--corrupt is the same tokens as {name}.", hint="another text")
+        measurements = []
+        for each in prompt.measurements:
+            n = clean.shape[1]
+            added = each.inputs["input_ids"][:, n:]
+            inputs = dict(each.inputs)
+            inputs |= {key: corrupted.inputs[key] for key in corrupted.inputs if key in inputs}
+            if added.shape[1]:
+                inputs = _longer(inputs, added[0].tolist())
+            measurements.append(replace(each, corrupted=inputs))
+        prompt.measurements = measurements
+
+
+def _kind_of(metric: str | None) -> Kind | None:
+    """Return the kind that a name means."""
+    if metric is None:
+        return None
+    try:
+        return Kind(metric)
+    except ValueError as error:
+        raise OptionError(f"there is no metric {metric!r}.", hint=", ".join(Kind)) from error
+
+
+def _refuse_answer(request: Request, kind: Kind) -> None:
+    """Raise an OptionError if there is an answer, which the kind of metric does not take."""
+    for flag, value in (("--answer", request.answer), ("--against", request.against)):
+        if value is not None:
+            raise OptionError(
+                f"--metric {kind} is measured on the text itself, without {flag}.",
+                hint="--metric log-probability",
+            )
+
+
+def _longer(inputs: Inputs, more: list[int]) -> Inputs:
+    """Append token ids to a sequence's inputs."""
+    ids = inputs["input_ids"]
+    added = torch.tensor([more], device=ids.device)
+    result = dict(inputs)
+    result["input_ids"] = torch.cat([ids, added], 1)
+    for name in set(inputs) & {"attention_mask", "token_type_ids"}:
+        last = inputs[name][:, -1:].expand(-1, len(more))
+        result[name] = torch.cat(
+            [inputs[name], torch.ones_like(last) if name == "attention_mask" else last], 1
+        )
+    return result

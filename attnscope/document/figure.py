@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = "Oranges"
+SIGNED_COLOURS = "PuOr_r"  # orange above 0, purple below
 CELL = 0.22  # inches
 MAX_INCHES = 10.0  # inches of an axis; with more tokens, cells are smaller
 MAX_LETTERS = 30  # letters

@@ -117,7 +117,7 @@ class HeadEffects(HeadMetrics):
     @property
     def page_source(self) -> str:
         """What they were computed from, for a page."""
-        return f"effects on the {self.metric}: {', '.join(self.facts)}"
+        return "; ".join([*self.remarks, *self.facts])
 
     @property
     def summary(self) -> str:

@@ -21,6 +21,12 @@ RAMP = ("#877368", "#a07054", "#b26f48", "#c16e3b", "#cf6d2d", "#dd6d1a", "#eb6c
 """From the smallest weight to the largest: from grey to orange, and a little lighter (OKLCH: lightness
 0.57 to 0.69, chroma 0.03 to 0.20, hue 50°). So large weights stand out on light and dark terminals."""
 
+COLD = ("#6a7989", "#677f99", "#6385a9", "#5e8ab9", "#5890c9", "#5195d9", "#499be9", "#3fa0fa")
+"""The same for negative numbers, from grey to blue (OKLCH: chroma 0.03 to 0.16, hue 250°)."""
+
+COLD_256 = tuple(f"color({number})" for number in (243, 67, 68, 74, 75, 39))
+"""The same in the numbered 256 colours."""
+
 RAMP_256 = tuple(f"color({number})" for number in (243, 137, 173, 209, 208, 202))
 """The same ramp in the numbered 256 colours of terminals."""
 
@@ -34,6 +40,7 @@ class Marks:
 
     Attributes:
         shades: in order of increasing ink, beginning with a blank.
+        below: the same for negative numbers.
         bar: the last character of a bar, from the shortest to a full cell.
         small: for a weight that rounds to 0 %.
         full: for a weight that rounds to 100 %, where two digits are all that fits.
@@ -46,6 +53,7 @@ class Marks:
     """
 
     shades: str
+    below: str
     bar: str
     small: str
     full: str
@@ -60,8 +68,8 @@ class Marks:
     lower: str = ""
 
 
-MARKS = Marks(" ░▒▓█", "▏▎▍▌▋▊▉█", "·", "■", "…", "–", "×", "│", "─", "┼", "╱", "▀", "▄")
-ASCII_MARKS = Marks(" .:-=+*#%@", "#", ".", "#", "~", "-", "x", "|", "-", "+", "/")
+MARKS = Marks(" ░▒▓█", " ┄─═≡", "▏▎▍▌▋▊▉█", "·", "■", "…", "–", "×", "│", "─", "┼", "╱", "▀", "▄")
+ASCII_MARKS = Marks(" .:-=+*#%@", " abcdefghi", "#", ".", "#", "~", "-", "x", "|", "-", "+", "/")
 NOT_A_NUMBER = "?"
 
 
@@ -70,8 +78,10 @@ class ColourScale:
     """The mapping from weights to colours and characters of a console.
 
     Attributes:
-        top: the weight at the upper end of the scale.
+        top: the weight at the upper end of the scale; if it is signed, its lower end is −`top`.
         ramp: the colours of cells; empty if the console has too few colours.
+        cold: those of negative numbers; empty likewise, and if the scale is not signed.
+        signed: whether numbers below 0 have colours of their own.
         filled: the style of shades and bars.
         encoding: the console's encoding.
         marks: the characters that it can show.
@@ -82,22 +92,29 @@ class ColourScale:
     filled: str
     encoding: str
     marks: Marks
+    cold: tuple[str, ...] = ()
+    signed: bool = False
 
     @classmethod
-    def of(cls, console: Console, weights: np.ndarray) -> ColourScale:
-        """Return the scale from 0 to the largest of some weights, for a console."""
+    def of(cls, console: Console, weights: np.ndarray, *, signed: bool = False) -> ColourScale:
+        """Return the scale from 0, or the opposite, to the largest of some weights, for a console."""
         import numpy as np
 
-        return cls.up_to(console, float(weights[np.isfinite(weights)].max(initial=0)))
+        known = weights[np.isfinite(weights)]
+        return cls.up_to(
+            console, float((np.abs(known) if signed else known).max(initial=0)), signed=signed
+        )
 
     @classmethod
-    def up_to(cls, console: Console, top: float) -> ColourScale:
-        """Return the scale from 0 to `top`, for a console."""
-        ramps = {"truecolor": RAMP, "256": RAMP_256}
-        ramp = () if console.no_color else ramps.get(console.color_system or "", ())
+    def up_to(cls, console: Console, top: float, *, signed: bool = False) -> ColourScale:
+        """Return the scale from 0, or −`top`, to `top`, for a console."""
+        ramps = {"truecolor": (RAMP, COLD), "256": (RAMP_256, COLD_256)}
+        ramp, cold = ((), ()) if console.no_color else ramps.get(console.color_system or "", ((), ()))
         return cls(
             top=top,
             ramp=ramp,
+            cold=cold if signed else (),
+            signed=signed,
             filled=ramp[-1] if ramp else FILLED,
             encoding=console.encoding,
             marks=MARKS if can_show("".join(vars(MARKS).values()), console.encoding) else ASCII_MARKS,
@@ -110,13 +127,15 @@ class ColourScale:
 
     def level(self, weight: float, levels: int) -> int:
         """Return the level of a weight: 0 … `levels`, where the last is that of `top`."""
-        share = weight / self.top if self.top > 0 else 0.0
+        size = abs(weight) if self.signed else weight
+        share = size / self.top if self.top > 0 else 0.0
         return 0 if isnan(share) else min(round(share * levels), levels)
 
     def background(self, weight: float) -> str | None:
         """Return the colour of a weight's cell; None for the smallest weights, and without colours."""
         level = self.level(weight, len(self.ramp))
-        return self.ramp[level - 1] if level else None
+        ramp = self.cold if self.signed and weight < 0 else self.ramp
+        return ramp[level - 1] if level else None
 
     def cell(self, weight: float, text: str, style: str = "") -> Text:
         """Return a cell with text on the colour of a weight."""
@@ -130,7 +149,7 @@ class ColourScale:
             return Text(NOT_A_NUMBER.ljust(width))
         if self.ramp:
             return self.cell(weight, " " * width)
-        shades = self.marks.shades
+        shades = self.marks.below if self.signed and weight < 0 else self.marks.shades
         return Text(shades[self.level(weight, len(shades) - 1)] * width, self.filled)
 
     def bar(self, weight: float, longest: int) -> str:
@@ -146,10 +165,10 @@ class ColourScale:
 
     def legend(self, width: int, *, percent: bool = False) -> Text:
         """Return the legend on one line: 0, each colour or shade, the largest weight."""
-        line = Text("0 ")
+        line = Text(f"{-self.top:.2g} " if self.signed else "0 ")
         steps = len(self.ramp or self.marks.shades[1:])
         each = 2 if width >= READABLE else 1
-        for step in range(steps + 1):
+        for step in range(-steps if self.signed else 0, steps + 1):
             line.append_text(self.blank(self.top * step / steps, each))
         if not percent:
             return line.append(f" {self.top:.2g}")

@@ -3,6 +3,7 @@
 
 const MAPS = "map"; // the overview shows small maps instead of a metric
 const MOST_DECIMALS = 6;
+const BELOW = 45; // the hue of numbers below 0, degrees
 const DIGIT = 6.2; // the width of a digit in a cell, px
 const ROWS = 100; // of the table at first; also the number of rows added at a time
 
@@ -24,12 +25,15 @@ function firstMetric(stack) {
 
 // ---- numbers
 
-/** Returns the largest value of the heads of a stack; null if none has a value. */
+/** Returns what ranks a value: the value, or its size where numbers below 0 are as strong. */
+const strengthOf = (value) => (data.signed ? Math.abs(value) : value);
+
+/** Returns the largest value of the heads of a stack, or the strongest's size; null if none has a value. */
 function largestOf(stack, metric) {
   stack.largest ??= data.metrics.map((_, i) =>
     stack.heads.reduce((most, { values }) => {
       const value = values?.[i] ?? null;
-      return value === null ? most : Math.max(most ?? value, value);
+      return value === null ? most : Math.max(most ?? strengthOf(value), strengthOf(value));
     }, null),
   );
   return stack.largest[metric];
@@ -63,16 +67,18 @@ function valueOf(stack, each, metric) {
 
 let longest = 0; // of the texts in the cells, characters
 
-/** Colours cells from 0 to the largest value of the stack, in equal steps. */
+/** Colours cells from 0 to the largest value of the stack, in equal steps; below 0 in another hue. */
 function paintValues(stack, metric) {
   const colours = palette(isDark());
+  const below = data.signed ? palette(isDark(), BELOW) : colours;
   const largest = largestOf(stack, metric);
   const digits = decimalsFor(largest, 2);
   longest = 0;
   for (const each of stack.heads) {
     const patch = cells.get(placeOf(each)).lastChild;
     const value = each.values?.[metric] ?? null;
-    const colour = value === null ? null : colours[Math.round(255 * clamp(value / (largest || 1), 0, 1))];
+    const share = value === null ? 0 : clamp(strengthOf(value) / (largest || 1), 0, 1);
+    const colour = value === null ? null : (value < 0 ? below : colours)[Math.round(255 * share)];
     patch.classList.toggle("none", value === null);
     patch.dataset.value = value === null ? "" : numberText(value, digits); // CSS shows it
     longest = Math.max(longest, patch.dataset.value.length);
@@ -82,7 +88,9 @@ function paintValues(stack, metric) {
   makeRoom();
   const ramp = by("metric-ramp").getContext("2d");
   const image = new ImageData(256, 1);
-  new Uint32Array(image.data.buffer).set(colours.map(wordOf));
+  const every = colours.filter((_, i) => i % 2).map(wordOf);
+  const both = [...below.filter((_, i) => i % 2).map(wordOf).reverse(), ...every];
+  new Uint32Array(image.data.buffer).set(data.signed ? both : colours.map(wordOf));
   ramp.putImageData(image, 0, 0);
 }
 
@@ -157,7 +165,9 @@ function showChoices(stack) {
   by("maps-note").hidden = metric >= 0;
   const largest = metric < 0 ? null : largestOf(stack, metric);
   by("metric-legend").hidden = largest === null;
-  by("metric-top").textContent = largest === null ? "" : numberText(largest, decimalsFor(largest, 3));
+  const top = largest === null ? "" : numberText(largest, decimalsFor(largest, 3));
+  by("metric-top").textContent = top;
+  by("metric-low").textContent = data.signed && top ? `−${top}` : "0";
   const without = metric >= 0 && stack.heads.some((each) => (each.values?.[metric] ?? null) === null);
   by("metric-none").hidden = !without;
   by("none-text").textContent = largest === null ? "no head has a value" : "no value";
@@ -185,7 +195,8 @@ function sortedHeads(stack) {
   const known = heads.filter((each) => each.values[sorting.by] !== null);
   const unknown = heads.filter((each) => each.values[sorting.by] === null);
   const sign = sorting.down ? -1 : 1;
-  return [...known.sort((a, b) => sign * (a.values[sorting.by] - b.values[sorting.by])), ...unknown];
+  const strength = (each) => strengthOf(each.values[sorting.by]);
+  return [...known.sort((a, b) => sign * (strength(a) - strength(b))), ...unknown];
 }
 
 function showTable() {

@@ -137,6 +137,7 @@ def page_html(
         "metric": metric,
         "beside": beside,
         "powers": heads is not None and heads.powers,
+        "signed": heads is not None and heads.signed,
         "stacks": [_stack_data(*each, heads) for each in zip(stacks, packed, details, strict=True)],
     }
     names = ([] if heads is None else heads.models) + [stack.model for stack in stacks]

@@ -121,9 +121,9 @@ function rgbOf(lightness, chroma, hue) {
  * Returns 256 colours of one hue in even steps of lightness: darker on a light page, lighter on a dark one.
  * The colour of 0 is that of the background in both schemes.
  */
-function palette(dark) {
+function palette(dark, hueOf = dark ? 235 : 255) {
   const [from, to] = dark ? [0.215, 0.96] : [0.985, 0.27];
-  const hue = (dark ? 235 : 255) * (Math.PI / 180);
+  const hue = hueOf * (Math.PI / 180);
   return Array.from({ length: 256 }, (_, i) => {
     const t = i / 255;
     const chroma = dark ? 0.012 + 0.125 * Math.sin(Math.PI * t) : 0.003 + 0.15 * Math.sin(Math.PI * 0.8 * t);

@@ -51,7 +51,8 @@ def page(table: HeadMetrics, *, beside: bool = False) -> str:
         table: the metrics.
         beside: whether to show small maps of the head in all stacks side by side.
     """
-    first, *_ = ranked(table, table.sort, reverse=table.reverse)
+    sort = next(iter(table.metrics), None) if table.signed and table.sort is None else table.sort
+    first, *_ = ranked(table, sort, reverse=table.reverse)
     return page_html(
         table.maps or [],
         layer=first.layer,

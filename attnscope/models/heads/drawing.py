@@ -60,7 +60,7 @@ class HeadsDrawing(Drawing):
         n = max(1, MOST_CELLS // max(1, len(table.rows)))
         stacks = {}
         for stack, rows in by_stack(table).items():
-            grids = [Grid.of(rows, name, powers=table.powers) for name in metrics[:n]]
+            grids = [Grid.of(table, rows, name) for name in metrics[:n]]
             stacks[stack] = [(grid, _rows(grid)) for grid in grids if not grid.is_empty]
         ranking, more = _ranking(table)
         if left_out := metrics[n:]:
@@ -68,10 +68,15 @@ class HeadsDrawing(Drawing):
             more.append(f"without a grid: {names}; table.ranked({left_out[0]!r}) shows it")
         order = ""
         if table.sort is not None:
-            first = "smallest" if table.reverse else "largest"
-            order = f"by {table.sort}, the {first} first: {printable(table.metrics[table.sort])}"
+            meaning = printable(table.metrics[table.sort])
+            order = f"by {table.sort}, the {first_of(table)} first: {meaning}"
         return rendered(
-            TEMPLATE, stacks=stacks, ranking=ranking, order=order, more=list(map(printable, more))
+            TEMPLATE,
+            stacks=stacks,
+            ranking=ranking,
+            order=order,
+            more=list(map(printable, more)),
+            signed=table.signed,
         )
 
     def markdown(self) -> list[str]:
@@ -92,8 +97,15 @@ def _order(table: HeadMetrics, rows: list[HeadRow]) -> str:
         which = f"{len(rows):,} of {which}"
     if table.sort is None:
         return which
-    at_the_top = "smallest" if table.reverse else "largest"
+    at_the_top = first_of(table)
     return f"{which} by {table.sort}, the {at_the_top} at the top: {table.metrics[table.sort]}"
+
+
+def first_of(table: HeadMetrics) -> str:
+    """Say which heads come first in a ranking."""
+    if table.signed:
+        return "weakest" if table.reverse else "strongest"
+    return "smallest" if table.reverse else "largest"
 
 
 def _ranking(table: HeadMetrics) -> tuple[list[Column], list[str]]:
@@ -108,13 +120,20 @@ def _ranking(table: HeadMetrics) -> tuple[list[Column], list[str]]:
     return shown_columns(head_columns(table, rows[:MOST_ROWS], table.sort)), more
 
 
-def _rows(grid: Grid) -> list[tuple[int, list[tuple[int, str]]]]:
-    """List the layers of a grid: each cell's share of the largest value in per cent, and its title."""
-    top = max((value for value in grid.values.flat if not isnan(value)), default=0.0)
+def _rows(grid: Grid) -> list[tuple[int, list[tuple[int, bool, str]]]]:
+    """List the layers of a grid, and its cells.
 
-    def cell(layer: int, head: int, value: float) -> tuple[int, str]:
-        share = 0 if isnan(value) or top <= 0 else max(0, round(100 * value / top))
-        return share, f"{head_name(layer, head)}: {MISSING if isnan(value) else grid.text(value)}"
+    Each is a share of the largest value in per cent, whether it is negative, and a title.
+    """
+    known = [value for value in grid.values.flat if not isnan(value)]
+    top = max((abs(value) if grid.signed else value for value in known), default=0.0)
+
+    def cell(layer: int, head: int, value: float) -> tuple[int, bool, str]:
+        below = grid.signed and value < 0
+        size = abs(value) if grid.signed else value
+        share = 0 if isnan(value) or top <= 0 else max(0, round(100 * size / top))
+        title = f"{head_name(layer, head)}: {MISSING if isnan(value) else grid.text(value)}"
+        return share, below, title
 
     return [
         (layer, [cell(layer, head, value) for head, value in zip(grid.heads, values, strict=True)])
@@ -132,12 +151,12 @@ TEMPLATE = """\
 {% for grid, rows in grids %}
 <figure><figcaption><span class="bold">{{ grid.metric }}</span> <span class="soft">{{ grid.range() }}</span><br><span class="soft">{{ grid.leader() }}</span></figcaption>
 <div class="grid" style="--columns:{{ grid.heads | length }}"><b></b>{% for head in grid.heads %}<b>{{ head }}</b>{% endfor %}
-{% for layer, cells in rows %}<b>{{ layer }}</b>{% for level, title in cells %}<i style="--v:{{ level }}" title="{{ title }}"></i>{% endfor %}
+{% for layer, cells in rows %}<b>{{ layer }}</b>{% for level, below, title in cells %}<i {% if below %}class="below" {% endif %}style="--v:{{ level }}" title="{{ title }}"></i>{% endfor %}
 {% endfor %}</div></figure>
 {% endfor %}
 </div>
 {% endfor %}
-<p class="soft">Rows are layers, columns are heads; L3 H11 is layer 3, head 11. Each grid goes from 0 to the largest of its metric. Point at a cell for its value.</p>
+<p class="soft">Rows are layers, columns are heads; L3 H11 is layer 3, head 11. {% if signed %}Each grid goes from 0 to the strongest of its column, above 0 in one colour and below 0 in the other.{% else %}Each grid goes from 0 to the largest of its metric.{% endif %} Point at a cell for its value.</p>
 {% if order %}
 <p class="soft">{{ order }}</p>
 {% endif %}

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
-from attnscope.document.figure import BETWEEN_LABELS, COLOURS, GREY, THIN, drawable
+from attnscope.document.figure import (
+    BETWEEN_LABELS,
+    COLOURS,
+    GREY,
+    SIGNED_COLOURS,
+    THIN,
+    drawable,
+)
 from attnscope.models.heads.grid import Grid, by_stack
 from attnscope.models.heads.ranking import several_stacks
 from attnscope.models.heads.result import HeadMetrics
@@ -42,7 +49,7 @@ def draw_metrics(figure: Figure, table: HeadMetrics, metrics: Sequence[str]) -> 
             row, column = divmod(j, beside)
             title = f"{stack} · {metric}" if several_stacks(table) else metric
             place = i * ceil(len(metrics) / beside) + row, column
-            places.append((place, title, Grid.of(rows, metric, powers=table.powers)))
+            places.append((place, title, Grid.of(table, rows, metric)))
     longest, largest = (LARGE, LARGE_CELL) if len(places) == 1 else (SMALL, CELL)
     n_layer = max(len(grid.layers) for *_, grid in places)
     n_head = max(len(grid.heads) for *_, grid in places)
@@ -70,8 +77,10 @@ def _draw(figure: Figure, grid: Grid, left: float, top: float, cell: float) -> A
     width, height = len(grid.heads) * cell, len(grid.layers) * cell
     axes = _axes(figure, left, top, width, height)
     axes.set_facecolor(NO_VALUE)
-    largest = 0.0 if grid.is_empty else float(np.nanmax(grid.values))
-    image = axes.imshow(grid.values, COLOURS, vmin=0, vmax=max(largest, 0.0) or 1.0, aspect="auto")
+    sizes = np.abs(grid.values) if grid.signed else grid.values
+    largest = max(0.0 if grid.is_empty else float(np.nanmax(sizes)), 0.0) or 1.0
+    colours, lowest = (SIGNED_COLOURS, -largest) if grid.signed else (COLOURS, 0)
+    image = axes.imshow(grid.values, colours, vmin=lowest, vmax=largest, aspect="auto")
     _number(axes.xaxis, grid.heads, cell, BETWEEN_LABELS + DIGIT * len(str(grid.heads[-1])))
     _number(axes.yaxis, grid.layers, cell, BETWEEN_LABELS)
     axes.set(xlabel="head", ylabel="layer")

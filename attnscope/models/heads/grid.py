@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DIGITS = 2  # of a grid's largest value
 SQUARE = 2  # characters side by side that form a square
 GAP = 3  # between two small grids
-NARROWEST = 24  # characters of a small grid's title
+NARROWEST, NARROWEST_SIGNED = 24, 28  # characters of a small grid's title
 MOST_LINES = 12  # of a small grid; with colours, more layers share lines
 MOST_ROWS = 60  # of a large grid, likewise
 EVERY = 5  # columns between the numbers of heads, if they do not all fit
@@ -39,6 +39,7 @@ class Grid:
         layers, heads: the indices of rows and columns.
         values: `layers heads`; NaN if there is no such head, or it has no value.
         text: formats a value.
+        signed: whether values below 0 are as strong as those above.
     """
 
     metric: str
@@ -46,15 +47,16 @@ class Grid:
     heads: list[int]
     values: np.ndarray
     text: NumberFormat
+    signed: bool = False
 
     @classmethod
-    def of(cls, rows: list[HeadRow], metric: str, *, powers: bool = False) -> Grid:
+    def of(cls, table: HeadMetrics, rows: list[HeadRow], metric: str) -> Grid:
         """Arrange heads of one stack in a grid.
 
         Args:
+            table: the table that they are in.
             rows: the heads.
             metric: the metric's name.
-            powers: whether small numbers are written with powers of ten.
         """
         import numpy as np
 
@@ -64,9 +66,10 @@ class Grid:
             if is_known(value := row.values[metric]):
                 values[layers.index(row.layer), heads.index(row.head)] = value
         known = [value for row in rows if is_known(value := row.values[metric])]
+        powers, signed = table.powers, table.signed
         whole = powers and all(isinstance(value, int) for value in known)
         places = 0 if whole else decimals(known, DIGITS)
-        return cls(metric, layers, heads, values, NumberFormat(places, powers and not whole))
+        return cls(metric, layers, heads, values, NumberFormat(places, powers and not whole), signed)
 
     @property
     def missing(self) -> int:
@@ -78,19 +81,29 @@ class Grid:
         """Whether no entry has a value."""
         return self.missing == self.values.size
 
+    def clean(self, values: np.ndarray) -> np.ndarray:
+        """Replace NaN by 0, and negative values if the scale begins there."""
+        import numpy as np
+
+        known = np.nan_to_num(values)
+        return known if self.signed else np.maximum(known, 0.0)
+
     def range(self, dash: str = "–") -> str:
         """Format the smallest and the largest value as a range."""
         import numpy as np
 
-        return f"{self.text(np.nanmin(self.values))}{dash}{self.text(np.nanmax(self.values))}"
+        between = " to " if self.signed else dash
+        return f"{self.text(np.nanmin(self.values))}{between}{self.text(np.nanmax(self.values))}"
 
     def leader(self) -> str:
-        """Name the head with the largest value, the first of equals."""
+        """Name the head with the largest value, or the strongest, the first of equals."""
         import numpy as np
 
-        layer, head = np.unravel_index(np.nanargmax(self.values), self.values.shape)
+        sizes = np.abs(self.values) if self.signed else self.values
+        layer, head = np.unravel_index(np.nanargmax(sizes), self.values.shape)
         value = self.text(self.values[layer, head])
-        return f"largest {value} in {head_name(self.layers[layer], self.heads[head])}"
+        which = "strongest" if self.signed else "largest"
+        return f"{which} {value} in {head_name(self.layers[layer], self.heads[head])}"
 
 
 def by_stack(table: HeadMetrics) -> dict[str, list[HeadRow]]:
@@ -117,7 +130,7 @@ def print_grids(table: HeadMetrics, console: Console, metrics: Sequence[str]) ->
         print_line(console, Text())
         if several_stacks(table):
             print_line(console, Text(f"{stack} attention", "bold"))
-        grids = [Grid.of(rows, metric, powers=table.powers) for metric in metrics]
+        grids = [Grid.of(table, rows, metric) for metric in metrics]
         shown = [grid for grid in grids if not grid.is_empty]
         if len(grids) > 1 and shown:
             _print_small(shown, console)
@@ -129,7 +142,7 @@ def print_grids(table: HeadMetrics, console: Console, metrics: Sequence[str]) ->
 
 def _print_large(grid: Grid, console: Console) -> None:
     """Print one metric as large as possible."""
-    scale = ColourScale.of(console, grid.values)
+    scale = ColourScale.of(console, grid.values, signed=grid.signed)
     for line in _title(grid, scale):
         print_line(console, line)
     indent = max(len(HEAD), len(str(grid.layers[-1]))) + 1
@@ -141,7 +154,9 @@ def _print_large(grid: Grid, console: Console) -> None:
         numbers = Text.assemble((HEAD.ljust(indent), "dim"), _ruler(grid.heads[part], width))
         print_picture_line(console, scale, numbers)
         values = grid.values[:, part]
-        lines = pixel_lines(_clean(values), scale) if width == 1 else _lines(values, scale, width, write)
+        lines = (
+            pixel_lines(grid.clean(values), scale) if width == 1 else _lines(values, scale, width, write)
+        )
         drawn += lines
         layers = grid.layers[:: ceil(len(grid.layers) / len(lines))]
         for layer, line in zip(layers, lines, strict=True):
@@ -161,10 +176,10 @@ def _cells(grid: Grid, room: int, scale: ColourScale) -> tuple[int, Callable[[fl
 
     def short(value: float) -> str:
         text = whole(value)
-        return text.removeprefix("0") if "." in text else text
+        return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
     for write in (whole, short):
-        width = 1 + max(len(write(value)) for value in _clean(grid.values).flat)
+        width = 1 + max(len(write(value)) for value in grid.clean(grid.values).flat)
         if width * len(grid.heads) <= room:
             return width, write
     square = SQUARE * len(grid.heads) <= room and len(grid.layers) <= MOST_ROWS
@@ -180,7 +195,7 @@ def _lines(
     def cell(value: float) -> Text:
         if isnan(value):
             return Text(scale.marks.dash.rjust(width - 1).ljust(width), "dim")
-        weight = max(value, 0.0)
+        weight = value if scale.signed else max(value, 0.0)
         if write is not None:
             return scale.cell(weight, write(value).rjust(width - 1).ljust(width))
         nearly_none = scale.level(weight, levels) == 0
@@ -202,15 +217,14 @@ def _ruler(numbers: list[int], width: int) -> Text:
 def _print_small(grids: list[Grid], console: Console) -> None:
     """Print metrics of the same heads side by side, as many as the width allows."""
     n_layer, n_head = grids[0].values.shape
-    least = min(console.width, max(NARROWEST, n_head))
+    least = min(console.width, max(NARROWEST_SIGNED if grids[0].signed else NARROWEST, n_head))
     beside = min(len(grids), (console.width + GAP) // (least + GAP)) or 1
     room = (console.width + GAP) // beside - GAP
-    scales = [ColourScale.of(console, grid.values) for grid in grids]
+    scales = [ColourScale.of(console, grid.values, signed=grid.signed) for grid in grids]
     wide = min(SQUARE, max(1, room // n_head))
     pixels = wide == 1 or (scales[0].rows_per_line == 2 and n_layer > MOST_LINES)
     pictures = [
-        _picture(grid.values, scale, room, wide, pixels)
-        for grid, scale in zip(grids, scales, strict=True)
+        _picture(grid, scale, room, wide, pixels) for grid, scale in zip(grids, scales, strict=True)
     ]
     panels = [
         [line[:room] for line in _title(grid, scales[0])] + picture
@@ -225,17 +239,21 @@ def _print_small(grids: list[Grid], console: Console) -> None:
             print_picture_line(console, scales[0], line)
         print_line(console, Text())
     legend = replace(scales[0], top=1.0).legend(console.width)
-    legend.right_crop(len("1"))
-    print_line(console, legend.append("the largest of its metric"))
+    if scales[0].signed:
+        legend.append(f" {scales[0].marks.times} the strongest of its column")
+    else:
+        legend.right_crop(len("1"))
+        legend.append("the largest of its metric")
+    print_line(console, legend)
     drawn = [line for picture in pictures for line in picture]
     print_line(console, Text(_sentence(grids, scales[0], drawn), "dim"))
 
 
-def _picture(values: np.ndarray, scale: ColourScale, room: int, wide: int, pixels: bool) -> list[Text]:
+def _picture(grid: Grid, scale: ColourScale, room: int, wide: int, pixels: bool) -> list[Text]:
     """Draw a small grid at most `room` characters wide; if heads do not fit, some go below the others.
 
     Args:
-        values: `layers heads`.
+        grid: the grid.
         scale: the scale of colours or shades.
         room: the width in characters.
         wide: the characters of a head.
@@ -244,10 +262,11 @@ def _picture(values: np.ndarray, scale: ColourScale, room: int, wide: int, pixel
     import numpy as np
 
     lines = []
-    for band in chunks(values.shape[1], ceil(values.shape[1] * wide / room)):
-        part = values[:, band.start : band.stop]
+    n_head = len(grid.heads)
+    for band in chunks(n_head, ceil(n_head * wide / room)):
+        part = grid.values[:, band.start : band.stop]
         if pixels:
-            lines += pixel_lines(np.repeat(_clean(part), wide, axis=1), scale)
+            lines += pixel_lines(np.repeat(grid.clean(part), wide, axis=1), scale)
         else:
             lines += _lines(part, scale, wide)
     return lines
@@ -257,13 +276,6 @@ def _title(grid: Grid, scale: ColourScale) -> list[Text]:
     """Return lines with the metric's name and range, and with the head of the largest value."""
     name = Text.assemble((grid.metric, "bold"), "  ", grid.range(scale.marks.dash))
     return [name, Text(grid.leader(), "dim")]
-
-
-def _clean(values: np.ndarray) -> np.ndarray:
-    """Replace NaN and negative values by 0, where the scale begins."""
-    import numpy as np
-
-    return np.maximum(np.nan_to_num(values), 0.0)
 
 
 def _sentence(grids: list[Grid], scale: ColourScale, drawn: list[Text]) -> str:

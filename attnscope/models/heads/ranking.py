@@ -20,7 +20,7 @@ MOST_DECIMALS = 4
 def ranked(
     table: HeadMetrics, sort: str | None = None, *, reverse: bool = False, top: int | None = None
 ) -> list[HeadRow]:
-    """Sort the heads of a table by a metric, the largest value first.
+    """Sort the heads of a table by a metric, the largest value first, or the strongest if signed.
 
     Heads without a value come last. Heads with equal values keep their order.
 
@@ -35,7 +35,7 @@ def ranked(
         sign = 1 if reverse else -1
         values = [row.values[sort] for row in rows]
         known = [
-            (sign * value, row)
+            (sign * (abs(value) if table.signed else value), row)
             for value, row in zip(values, rows, strict=True)
             if value is not None and not isnan(value)
         ]

@@ -94,6 +94,8 @@ class HeadMetrics(Result):
         has_errors: whether values have standard errors.
         remarks: sentences for the heading.
         powers: whether views write small numbers with powers of ten, since they are not nearly zero.
+        signed: whether numbers below 0 are as strong as those above, so that views rank and colour
+            heads by the size of a number.
     """
 
     metrics: dict[str, str]
@@ -105,6 +107,7 @@ class HeadMetrics(Result):
     top: int | None
     maps: list[AttentionMaps] | None
     powers: ClassVar[bool] = False
+    signed: ClassVar[bool] = False
 
     @property
     def facts(self) -> list[str]:

@@ -166,7 +166,7 @@ def test_heads_that_are_not_there_leave_their_place_empty():
     whole = head_table(metrics=("self", "first"))
     some = [row for row in whole.rows if (row.layer, row.head) in {(1, 4), (3, 9)}]
     table = HeadTable("tiny", whole.metrics, 1, 90, whole.layers, some)
-    grid = Grid.of(table.rows, "self")
+    grid = Grid.of(table, table.rows, "self")
     assert (grid.layers, grid.heads) == ([1, 3], [4, 9])
     assert np.isnan(grid.values).tolist() == [[False, True], [True, False]]
     assert any(

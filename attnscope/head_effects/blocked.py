@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from attnscope.errors import OptionError
-from attnscope.head_effects.baseline import AttendingLayer, Baseline
+from attnscope.head_effects.baseline import Baseline
+from attnscope.head_effects.head_outputs import AttendingLayer
 from attnscope.head_effects.metric import predict
 from attnscope.models.attention_hook import (
     AttentionInputs,

@@ -11,6 +11,7 @@ Framework for Transformer Circuits"
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,13 +22,16 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError
 from attnscope.head_effects.baseline import Baseline
 from attnscope.head_effects.frozen_norm import frozen, is_norm
+from attnscope.head_effects.head_outputs import AttendingLayer, See
 from attnscope.head_effects.metric import Kind, PredictionMetric, predict
 from attnscope.head_effects.restart import layers_of
-from attnscope.models.attention_hook import AttentionCall, observing
 from attnscope.models.load import as_model_error
 
 TOLERANCE = 1e-4
 """The largest difference between a logit and the sum of all parts, relative to the size of the parts."""
+
+SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap")
+"""The names of the final soft cap in configurations."""
 
 NOT_ALIGNED = 1e-3
 """The largest relative difference between gradients before and after a layer, if it only adds."""
@@ -75,16 +79,16 @@ class _Recorded:
 
     Attributes:
         before, after: the stream before and after each layer, by the layer's name.
-        heads: by the order of calls: the path, the heads' outputs and their leaf.
-        projections: by the path of the attention: the output projection's bias and output leaf.
+        heads: by the index of a layer that attends: the heads' outputs, and a leaf.
+        projections: likewise, the output projection's bias, and a leaf of its output.
         norms: outside of layers: β, and the leaf of the output.
         unknown: norms that are not linear maps with a frozen scale: their name and a leaf.
     """
 
     before: dict[str, _Stream] = field(default_factory=dict)
     after: dict[str, _Stream] = field(default_factory=dict)
-    heads: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    projections: list[tuple[int, torch.Tensor | None, torch.Tensor]] = field(default_factory=list)
+    heads: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    projections: dict[int, tuple[torch.Tensor | None, torch.Tensor]] = field(default_factory=dict)
     norms: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     unknown: list[tuple[str, torch.Tensor]] = field(default_factory=list)
 
@@ -100,24 +104,33 @@ def direct_effects(checkpoint: Checkpoint, model: Any, baseline: Baseline) -> Di
     Raises:
         NotAdditiveError: contributions do not add up to the logit, as with norms after each block.
     """
+    for layer in baseline.layers:
+        if layer.projection is None:
+            raise NotAdditiveError(f"the output projection of {layer.path} was not found")
     recorded = _Recorded()
-    softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None) is not None
+    config = model.config.get_text_config()
+    softcap = any(getattr(config, name, None) is not None for name in SOFTCAPS)
     uncapped: list[torch.Tensor] = []
     with torch.enable_grad(), as_model_error(checkpoint), ExitStack() as hooks:
-        _hook(model, recorded, hooks)
+        _hook(model, baseline.layers, recorded, hooks)
         head = model.get_output_embeddings()
         if softcap and head is not None:
             handle = head.register_forward_hook(lambda *call: uncapped.append(call[2]))
             hooks.callback(handle.remove)
-        hooks.enter_context(observing(model, lambda call: _add_head(recorded, call)))
+        hooks.enter_context(baseline.heads.observed(_add_heads(recorded), 1))
         prediction = predict(model, baseline.inputs, baseline.metric)
         value = baseline.metric.of(uncapped[-1] if uncapped else prediction)[0]
-        return _collected(model, baseline, recorded, value, softcap=bool(uncapped))
+    return _collected(model, baseline, recorded, value, softcap=bool(uncapped))
 
 
-def _hook(model: Any, recorded: _Recorded, hooks: ExitStack) -> None:
+def _hook(
+    model: Any, attending: Sequence[AttendingLayer], recorded: _Recorded, hooks: ExitStack
+) -> None:
     """Add the hooks that let the gradient flow along the residual stream alone."""
     layers = layers_of(model)
+    projections = {
+        layer.projection.name: index for index, layer in enumerate(attending) if layer.projection
+    }
     for name, layer in layers.items():
         before = layer.register_forward_pre_hook(_before(recorded, name), with_kwargs=True)
         after = layer.register_forward_hook(_after(recorded, name))
@@ -128,20 +141,23 @@ def _hook(model: Any, recorded: _Recorded, hooks: ExitStack) -> None:
         if is_norm(module):
             handle = module.register_forward_hook(_norm(recorded, name, inside=inside), with_kwargs=True)
             hooks.callback(handle.remove)
+        elif name in projections:
+            handle = module.register_forward_hook(_projection(recorded, projections[name]))
+            hooks.callback(handle.remove)
         elif inside and any(each.dim() > 1 for each in module.parameters(recurse=False)):
-            detach, finish = _matrix(recorded)
-            handle = module.register_forward_pre_hook(detach, with_kwargs=True)
-            hooks.callback(handle.remove)
-            handle = module.register_forward_hook(finish)
+            handle = module.register_forward_pre_hook(_detach, with_kwargs=True)
             hooks.callback(handle.remove)
 
 
-def _add_head(recorded: _Recorded, call: AttentionCall) -> torch.Tensor:
-    """Make the heads' outputs the beginning of a gradient."""
-    output = call.output.detach()
-    leaf = torch.zeros_like(output, requires_grad=True)
-    recorded.heads.append((call.path, output[0], leaf))
-    return output + leaf
+def _add_heads(recorded: _Recorded) -> See:
+    """Return a function that makes heads' outputs the beginning of a gradient."""
+
+    def see(index: int, outputs: torch.Tensor) -> torch.Tensor:
+        leaf = torch.zeros_like(outputs, requires_grad=True)
+        recorded.heads[index] = (outputs.detach()[0], leaf)
+        return outputs.detach() + leaf
+
+    return see
 
 
 def _before(recorded: _Recorded, name: str) -> Any:
@@ -179,40 +195,21 @@ def _stream(states: torch.Tensor) -> _Stream:
     return _Stream(states.detach(), torch.zeros_like(states, requires_grad=True))
 
 
-def _matrix(recorded: _Recorded) -> tuple[Any, Any]:
-    """Return hooks of a module with a matrix: nothing flows through it, unless it reads heads' outputs.
+def _detach(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Let nothing flow through a module with a matrix."""
+    return tuple(map(_detached, arguments)), {key: _detached(each) for key, each in options.items()}
 
-    The first module with a matrix that reads what a layer's heads put out is their output projection.
-    """
-    projects: list[int] = []
 
-    def detach(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        known = {index for index, *_ in recorded.projections}
-        latest = len(recorded.heads) - 1
-        tensors = [each for each in (*arguments, *options.values()) if isinstance(each, torch.Tensor)]
-        flowing = [each for each in tensors if each.requires_grad and each.is_floating_point()]
-        if latest >= 0 and latest not in known and flowing:
-            leaf = recorded.heads[latest][2]
-            if any(_depends(each, leaf) for each in flowing):
-                projects.append(latest)
-                return None
-        return tuple(map(_detached, arguments)), {key: _detached(each) for key, each in options.items()}
+def _projection(recorded: _Recorded, index: int) -> Any:
+    """Return a hook that makes the output of a layer's W_O the beginning of a gradient."""
 
-    def finish(module: Any, arguments: Any, output: Any) -> Any:
-        if not projects or not isinstance(output, torch.Tensor):
-            return None
+    def hook(module: Any, arguments: Any, output: torch.Tensor) -> torch.Tensor:
         leaf = torch.zeros_like(output, requires_grad=True)
         bias = getattr(module, "bias", None)
-        recorded.projections.append((projects.pop(), None if bias is None else bias.detach(), leaf))
+        recorded.projections[index] = (None if bias is None else bias.detach(), leaf)
         return output + leaf
 
-    return detach, finish
-
-
-def _depends(tensor: torch.Tensor, leaf: torch.Tensor) -> bool:
-    """Check whether a tensor was computed from a leaf."""
-    [grad] = torch.autograd.grad(tensor.sum(), [leaf], retain_graph=True, allow_unused=True)
-    return grad is not None
+    return hook
 
 
 def _detached(value: Any) -> Any:
@@ -245,10 +242,10 @@ def _collected(
 ) -> DirectEffects:
     """Multiply what was recorded by its gradient."""
     names = [name for name in recorded.before if name in recorded.after]
-    leaves = [leaf for *_, leaf in recorded.heads]
+    leaves = [leaf for _, leaf in recorded.heads.values()]
     leaves += [recorded.before[name].leaf for name in names]
     leaves += [recorded.after[name].leaf for name in names]
-    leaves += [leaf for *_, leaf in recorded.projections]
+    leaves += [leaf for _, leaf in recorded.projections.values()]
     leaves += [leaf for _, leaf in recorded.norms]
     leaves += [leaf for _, leaf in recorded.unknown]
     if not value.requires_grad:
@@ -272,20 +269,19 @@ def _collected(
         (output.double() * gradient[id(leaf)][0].double()).sum(-1)
         if id(leaf) in gradient
         else torch.zeros(output.shape[:2], dtype=torch.float64, device=output.device)
-        for _, output, leaf in recorded.heads
+        for output, leaf in (recorded.heads[index] for index in range(len(baseline.layers)))
     ]
     biases = sum(contribution(bias, leaf) for bias, leaf in recorded.norms)
     parts = {"embeddings": contribution(*vars(recorded.before[on_path[0]]).values())}
     for name in on_path:
         before, after = recorded.before[name], recorded.after[name]
         rest = contribution(after.state, after.leaf) - contribution(before.state, before.leaf)
-        for index, (path, *_) in enumerate(recorded.heads):
-            if path.startswith(f"{name}."):
-                rest -= float(heads[index].sum())
-        for index, bias, leaf in recorded.projections:
-            if bias is not None and recorded.heads[index][0].startswith(f"{name}."):
-                of_bias = contribution(bias, leaf)
-                rest, biases = rest - of_bias, biases + of_bias
+        for index, layer in enumerate(baseline.layers):
+            if layer.path.startswith(f"{name}."):
+                bias, leaf_of_output = recorded.projections[index]
+                of_bias = 0.0 if bias is None else contribution(bias, leaf_of_output)
+                rest -= float(heads[index].sum()) + of_bias
+                biases += of_bias
         parts[f"MLP {name.rpartition('.')[2]}"] = rest
     parts["biases"] = biases + _head_bias(model, baseline)
     logit = float(value.detach())

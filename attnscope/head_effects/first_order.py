@@ -14,7 +14,6 @@ import torch
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.head_effects.baseline import Baseline
 from attnscope.head_effects.metric import predict
-from attnscope.models.attention_hook import AttentionCall, observing
 from attnscope.models.load import as_model_error
 
 
@@ -26,14 +25,15 @@ def gradients(checkpoint: Checkpoint, model: Any, baseline: Baseline) -> list[to
         model: the model.
         baseline: its run.
     """
-    leaves: list[torch.Tensor] = []
+    by_layer: dict[int, torch.Tensor] = {}
 
-    def add_leaf(call: AttentionCall) -> torch.Tensor:
-        leaves.append(torch.zeros_like(call.output, requires_grad=True))
-        return call.output + leaves[-1]
+    def add_leaf(index: int, outputs: torch.Tensor) -> torch.Tensor:
+        by_layer[index] = torch.zeros_like(outputs, requires_grad=True)
+        return outputs + by_layer[index]
 
-    with torch.enable_grad(), as_model_error(checkpoint), observing(model, add_leaf):
+    with torch.enable_grad(), as_model_error(checkpoint), baseline.heads.observed(add_leaf, 1):
         value = baseline.metric.of(predict(model, baseline.inputs, baseline.metric))[0]
+        leaves = [by_layer[index] for index in range(len(baseline.layers))]
         found = torch.autograd.grad(value, leaves, allow_unused=True)
     zipped = zip(leaves, found, strict=True)
     return [(torch.zeros_like(leaf) if grad is None else grad)[0].detach() for leaf, grad in zipped]

@@ -11,7 +11,7 @@ import torch
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.indices import check_indices
 from attnscope.errors import OptionError, SizeError
-from attnscope.head_effects.baseline import AttendingLayer, Baseline
+from attnscope.head_effects.baseline import Baseline, Inputs
 from attnscope.head_effects.blocked import BlockedKeys, blocked_at_once, blocked_effects
 from attnscope.head_effects.columns import BLOCKED, DIRECT, FIRST_ORDER, MEAN, PATCHED, ZERO
 from attnscope.head_effects.direct import (
@@ -23,10 +23,11 @@ from attnscope.head_effects.direct import (
 )
 from attnscope.head_effects.exact import Change, batches, changes_of, exact_effects, mean_output
 from attnscope.head_effects.first_order import estimates, gradients
-from attnscope.head_effects.metric import Kind
+from attnscope.head_effects.head_outputs import AttendingLayer, HeadOutputs
+from attnscope.head_effects.metric import Kind, predict
 from attnscope.head_effects.positions import parse_blocks, parse_positions
 from attnscope.head_effects.prompt import MeasuredRun, Prompt
-from attnscope.models.load import device_of
+from attnscope.models.load import as_model_error, device_of
 from attnscope.models.memory_plan import needs_of, tokens_text
 from attnscope.models.tokens import Token
 from attnscope.units import bytes_text
@@ -176,6 +177,7 @@ class EffectMeasurer:
     ) -> None:
         self.checkpoint, self.model, self.selection = checkpoint, model, selection
         self.memory, self.report, self.stopped = memory, report, stopped
+        self._heads: HeadOutputs | None = None
         self.means: Mapping[tuple[str, int], torch.Tensor] | None = None
 
     def measure(self, prompt: Prompt) -> PromptEffects:
@@ -185,9 +187,14 @@ class EffectMeasurer:
             total.add(self._measure(prompt, measurement), measurement.sign)
         return total
 
-    def baseline(self, measurement: MeasuredRun) -> Baseline:
-        """Run the model on a sequence."""
-        return Baseline(self.checkpoint, self.model, measurement.inputs, measurement.metric)
+    def baseline(self, measurement: MeasuredRun, inputs: Inputs | None = None) -> Baseline:
+        """Run the model on a sequence, or on other inputs with the same metric."""
+        checkpoint, model, metric = self.checkpoint, self.model, measurement.metric
+        inputs = measurement.inputs if inputs is None else inputs
+        if self._heads is None:
+            with as_model_error(checkpoint):
+                self._heads = HeadOutputs(checkpoint, model, lambda: predict(model, inputs, metric))
+        return Baseline(checkpoint, model, self._heads, inputs, metric)
 
     def _measure(self, prompt: Prompt, measurement: MeasuredRun) -> PromptEffects:
         """Measure the effects on one sequence."""
@@ -196,7 +203,7 @@ class EffectMeasurer:
         effects = PromptEffects(clean.value, layers=clean.layers)
         corrupted = None
         if measurement.corrupted is not None:
-            corrupted = Baseline(self.checkpoint, self.model, measurement.corrupted, measurement.metric)
+            corrupted = self.baseline(measurement, measurement.corrupted)
             effects.corrupted = corrupted.value
         columns = self.selection.columns_of(corrupted=corrupted is not None)
         work = self._work(clean, prompt, columns)

@@ -251,15 +251,21 @@ class PromptReader:
                 "there is nothing to predict: no --answer, and no --target.", hint='--target "…"'
             )
 
-        def decoded(labels: list[int]) -> Inputs:
-            """Return inputs whose decoder predicts some labels."""
-            read = shifted(self.model, labels)
+        start = getattr(self.model.config, "decoder_start_token_id", None)
+
+        def decoded(labels: list[int], *, ends: bool = False) -> Inputs:
+            """Return inputs whose decoder predicts some labels, which end the text or not.
+
+            Some families put the last label of a text first, so they shift only whole texts.
+            """
+            whole = ends or start is None
+            read = shifted(self.model, labels) if whole else [int(start), *labels[:-1]]
             numbers = torch.tensor([read], device=self.model.device)
             return reading.inputs | {"decoder_input_ids": numbers}
 
         if request.answer is None and kind in (None, Kind.LOSS):
             _refuse_answer(request, Kind.LOSS)
-            inputs = decoded(labels)
+            inputs = decoded(labels, ends=True)
             metric = PredictionMetric(Kind.LOSS, list(range(len(labels))), tuple(labels))
             top = self._top(inputs, [0])
             prompt = Prompt([MeasuredRun(inputs, metric)], metric.meaning, Kind.LOSS, top=top)

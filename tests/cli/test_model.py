@@ -220,7 +220,7 @@ def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, s
 
     from attnscope.models import attention_hook as observe
 
-    right = observe._attention_inputs
+    right = observe.attention_inputs
     command = ["model", saved(family), "--text", SHORT, "--layer", 1, "--dtype", dtype, "-f", "json"]
     own = attnscope(*command).json
     assert own["notices"] == []
@@ -229,7 +229,7 @@ def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, s
         inputs = right(*given, **options)
         return replace(inputs, scale=30 * inputs.scale)
 
-    monkeypatch.setattr(observe, "_attention_inputs", wrong)
+    monkeypatch.setattr(observe, "attention_inputs", wrong)
     r = attnscope(*command)
     [notice] = r.json["notices"]
     assert "do not reproduce its output" in notice

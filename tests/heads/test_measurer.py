@@ -318,9 +318,9 @@ def test_values_that_do_not_fit_into_float16_are_told_with_what_to_do(families):
 
 def test_a_model_is_believed_only_where_the_same_comes_of_it(families, expected, monkeypatch):
     """What a layer hands over has to explain what its attention returns; else, the model runs eager."""
-    right = observe._attention_inputs
+    right = observe.attention_inputs
     sharper = lambda *given, **more: replace(right(*given, **more), scale=0.5)  # noqa: E731
-    monkeypatch.setattr(observe, "_attention_inputs", sharper)
+    monkeypatch.setattr(observe, "attention_inputs", sharper)
     measurer, batch = families("llama").measurer()
     assert (
         "the captured inputs of llama's attention do not reproduce its output: in layer 1"

@@ -274,7 +274,7 @@ def test_attention_that_is_not_called_by_name_is_not_pooled(tmp_path):
 def test_attention_that_is_not_explained_is_not_pooled(loaded, monkeypatch):
     """A few tokens tell it, before the long text is read."""
     checkpoint, model = loaded("bert")
-    right = observe._attention_inputs
+    right = observe.attention_inputs
     lengths = []
 
     def wrong(*given, **options):
@@ -282,7 +282,7 @@ def test_attention_that_is_not_explained_is_not_pooled(loaded, monkeypatch):
         lengths.append(inputs.query.shape[-2])
         return replace(inputs, scale=30 * inputs.scale)
 
-    monkeypatch.setattr(observe, "_attention_inputs", wrong)
+    monkeypatch.setattr(observe, "attention_inputs", wrong)
     with pytest.raises(ModelError, match="do not reproduce its output: in layer 1 they differ"):
         collect_pooled(checkpoint, model, read(checkpoint, model, 500), HeadSelection(), Pooled())
     assert set(lengths) == {48}

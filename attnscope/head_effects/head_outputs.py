@@ -1,0 +1,130 @@
+"""Read and replace the outputs of heads where they enter the output projection W_O.
+
+Between a layer's attention and W_O, some models have a gate or a norm. What enters W_O is the heads'
+output all the same, so it is read and replaced there. If W_O is not found, that is what the attention
+returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.errors import ModelError
+from attnscope.models.attention_hook import AttentionCall, observing
+from attnscope.models.layers import layer_of, stack_of, why_repeated
+from attnscope.models.output_projection import OutputProjection, output_projections
+
+See = Callable[[int, torch.Tensor], torch.Tensor | None]
+"""Called with a layer's index and its heads' outputs, `n_batch n_Q n_head d_V`; may replace them."""
+
+
+@dataclass(frozen=True)
+class AttendingLayer:
+    """The attention of one layer.
+
+    Attributes:
+        stack, number: its stack, and its index in the stack.
+        n_layer: the number of layers of the stack.
+        path: the name of the module that attends.
+        turn: how often that module attended before it, if layers share a module.
+        n_head: the number of query heads.
+        projection: the output projection, if it was found.
+    """
+
+    stack: str
+    number: int
+    n_layer: int
+    path: str
+    turn: int
+    n_head: int
+    projection: OutputProjection | None
+
+
+class HeadOutputs:
+    """The places of a model where heads' outputs can be read and replaced.
+
+    Args:
+        checkpoint: the model's checkpoint, for errors.
+        model: the model.
+        run: runs the model on any input.
+
+    Attributes:
+        layers: the layers that attend, in the order in which they run.
+
+    Raises:
+        ModelError: the model does not call attention through transformers' registry, or a layer attends
+            more than once.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, model: Any, run: Callable[[], Any]) -> None:
+        self.model = model
+        calls: list[tuple[str, bool, int]] = []
+
+        def see(call: AttentionCall) -> None:
+            calls.append((call.path, call.cross, call.n_head))
+
+        with torch.no_grad():
+            with observing(model, see):
+                run()
+            projections = output_projections(model, run)
+        self.layers: list[AttendingLayer] = []
+        for path, cross, n_head in calls:
+            stack = stack_of(path, model.config, cross=cross)
+            known = [(layer.stack, layer.number) for layer in self.layers]
+            number, n_layer = layer_of(model, stack, path, known)
+            if reason := why_repeated(stack, number, known):
+                raise ModelError(f"in {checkpoint.name}, {reason}: its heads have no single output.")
+            turn = sum(layer.path == path for layer in self.layers)
+            projection = projections.get(path)
+            self.layers.append(AttendingLayer(stack, number, n_layer, path, turn, n_head, projection))
+        if not self.layers:
+            raise ModelError(
+                f"{checkpoint.name} does not call attention through transformers' registry, so its"
+                " heads cannot be changed one by one.",
+            )
+
+    @contextmanager
+    def observed(self, see: See, n_batch: int) -> Iterator[None]:
+        """Call a function with the heads' outputs of each layer that runs within the block.
+
+        Args:
+            see: the function.
+            n_batch: the number of sequences.
+        """
+        index = {(layer.path, layer.turn): i for i, layer in enumerate(self.layers)}
+        by_path = {layer.path: layer.projection for layer in self.layers}
+        turns = dict.fromkeys(by_path, 0)
+
+        def seen(path: str, outputs: torch.Tensor) -> torch.Tensor | None:
+            turns[path] += 1
+            place = index.get((path, turns[path] - 1))
+            return None if place is None else see(place, outputs)
+
+        def hook(path: str, projection: OutputProjection) -> Any:
+            def before(module: Any, arguments: tuple[Any, ...]) -> Any:
+                x = arguments[0]
+                outputs = x.reshape(n_batch, -1, projection.n_head, projection.d_V)
+                replaced = seen(path, outputs)
+                return None if replaced is None else (replaced.reshape(x.shape), *arguments[1:])
+
+            return before
+
+        def see_call(call: AttentionCall) -> torch.Tensor | None:
+            unknown = call.path in by_path and by_path[call.path] is None
+            return seen(call.path, call.output) if unknown else None
+
+        with ExitStack() as hooks:
+            for path, projection in by_path.items():
+                if projection is not None:
+                    module = self.model.get_submodule(projection.name)
+                    handle = module.register_forward_pre_hook(hook(path, projection))
+                    hooks.callback(handle.remove)
+            if None in by_path.values():
+                hooks.enter_context(observing(self.model, see_call))
+            yield

@@ -251,7 +251,7 @@ class PromptReader:
                 "there is nothing to predict: no --answer, and no --target.", hint='--target "…"'
             )
 
-        start = getattr(self.model.config, "decoder_start_token_id", None)
+        start: Any = getattr(self.model.config, "decoder_start_token_id", None)
 
         def decoded(labels: list[int], *, ends: bool = False) -> Inputs:
             """Return inputs whose decoder predicts some labels, which end the text or not.
@@ -259,7 +259,7 @@ class PromptReader:
             Some families put the last label of a text first, so they shift only whole texts.
             """
             whole = ends or start is None
-            read = shifted(self.model, labels) if whole else [int(start), *labels[:-1]]
+            read = shifted(self.model, labels) if whole else [start, *labels[:-1]]
             numbers = torch.tensor([read], device=self.model.device)
             return reading.inputs | {"decoder_input_ids": numbers}
 

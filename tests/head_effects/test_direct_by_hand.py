@@ -1,0 +1,49 @@
+"""Direct effects are those of the residual stream's way to the logit, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from head_effects.direct_by_hand import STREAMS, direct_by_hand
+from head_effects.oracles import Oracle, question_of
+from sweeps import swept
+
+import attnscope
+
+oracle = cache(Oracle)
+
+
+def measured(family: str):
+    """What the hand and attnscope find."""
+    of, question = oracle(family), question_of(family)
+    question = replace(question, read=question.read[:1])  # a decoder begins with the answer
+    ids = list(question.ids)
+    table = attnscope.effects(of.model, ids=ids, answer=17, against=23, columns=["direct"])
+    return direct_by_hand(of, family, question), table
+
+
+@pytest.mark.parametrize("family", swept(STREAMS, default=["gpt2", "gemma2", "gpt_neox", "t5"]))
+def test_direct_effects_are_z_W_O_through_frozen_norms(family):
+    by_hand, table = measured(family)
+    of_heads = {(row.stack, row.layer, row.head): row.values["direct"] for row in table.rows}
+    for head, effect in of_heads.items():
+        assert effect == pytest.approx(by_hand.heads.get(head, 0.0), abs=1e-5)  # an encoder has no path
+    assert {*by_hand.heads} <= {*of_heads}
+
+
+@pytest.mark.parametrize("family", swept(STREAMS, default=["gpt2", "granite"]))
+def test_what_is_no_head_has_parts_of_its_own(family):
+    by_hand, table = measured(family)
+    assert table.direct.parts == pytest.approx(by_hand.parts, abs=1e-5)
+    assert table.direct.value == pytest.approx(by_hand.logit, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", STREAMS)
+def test_the_hand_accounts_for_the_whole_logit(family):
+    of, question = oracle(family), question_of(family)
+    by_hand = direct_by_hand(of, family, question)
+    total = sum(by_hand.heads.values()) + sum(by_hand.parts.values())
+    assert total == pytest.approx(by_hand.logit, abs=1e-5)
+    assert by_hand.logit == pytest.approx(of.uncapped(question), abs=1e-5)

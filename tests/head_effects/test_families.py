@@ -1,0 +1,225 @@
+"""Effects of the heads of many families are what hooks on their modules of W_O, named by hand, find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from head_effects.families import FAMILIES
+from head_effects.oracles import Oracle, Question, question_of
+from sweeps import swept
+from transformers import BertForSequenceClassification, GPT2ForSequenceClassification
+
+import attnscope
+from attnscope.errors import ModelError, OptionError
+
+CORRUPT = (5, 9, 14, 20, 31, 27, 44)
+
+REASONS = {
+    "does not call attention through transformers' registry": """
+        openai-gpt gptj codegen gpt_neo bloom falcon falcon_multi-query falcon_multi-head mpt xglm doge
+        deberta deberta-v2 roformer rembert megatron-bert ibert convbert nystromformer big_bird
+        longformer yoso mpnet xlm mvp
+    """,
+    "attends more than once": "diffllama",
+}
+"""Families that are refused, by the reason."""
+
+REFUSED = {
+    name.replace("_multi-", " multi-"): reason
+    for reason, names in REASONS.items()
+    for name in names.split()
+}
+
+NOT_ADDITIVE = {
+    "a norm follows the sum": """
+        bert roberta electra xlm-roberta camembert ernie data2vec-text layoutlm distilbert mobilebert
+        nomic_bert albert bart marian blenderbot-small minimax plbart
+    """,
+    "what follows the last layer is not linear": """
+        modernbert-decoder roberta-prelayernorm xlm-roberta-xl esm modernbert
+    """,
+}
+"""Families without direct effects, by the reason."""
+
+NO_DIRECT = {name: reason for reason, names in NOT_ADDITIVE.items() for name in names.split()}
+
+MEASURED = [name for name in FAMILIES if name not in REFUSED]
+ADDITIVE = [name for name in MEASURED if name not in NO_DIRECT]
+FEW = ["gpt2", "llama", "bert", "t5"]
+
+oracle = cache(Oracle)
+
+
+def asked(name: str) -> tuple[Question, dict[str, Any]]:
+    """A family's question, and the same for attnscope."""
+    question = question_of(name)
+    arguments: dict[str, Any] = {"ids": list(question.ids), "answer": 17, "against": 23}
+    if FAMILIES[name].masked:
+        arguments["position"] = question.position
+    if FAMILIES[name].decodes:  # several positions of the decoder: an answer of four tokens
+        answer = (*question.read[1:], 17)
+        question = replace(question, answer=answer, against=None, metric="log-probability")
+        arguments = {"ids": list(question.ids), "answer": list(answer)}
+    return question, arguments
+
+
+def column(table: attnscope.HeadEffects, name: str) -> dict[tuple[str, int, int], float]:
+    """A column, by stack, layer and head."""
+    return {(row.stack, row.layer, row.head): row.values[name] for row in table.rows}
+
+
+def test_there_are_many_families_and_none_is_listed_that_is_not_there():
+    assert len(MEASURED) >= 80
+    assert {*REFUSED, *NO_DIRECT} <= {*FAMILIES}
+
+
+@pytest.mark.parametrize("family", swept(MEASURED, default=FEW))
+def test_removing_a_head_changes_the_metric_as_a_hook_on_w_o_does(family):
+    of, (question, arguments) = oracle(family), asked(family)
+    table = attnscope.effects(of.model, **arguments, columns=["zero", "mean"])
+    assert table.baseline == pytest.approx(of.metric(question), abs=1e-5)
+    zero = {head: of.zero(question, head) for head in of.heads()}
+    assert max(map(abs, zero.values())) > 0.1
+    assert column(table, "zero") == pytest.approx(zero, abs=1e-5)
+    mean = {head: of.mean(question, head) for head in of.heads()}
+    assert column(table, "mean") == pytest.approx(mean, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", swept(MEASURED, default=FEW))
+def test_estimates_are_the_gradient_at_w_o(family):
+    of, (question, arguments) = oracle(family), asked(family)
+    table = attnscope.effects(of.model, **arguments, columns=["first order"])
+    assert column(table, "first order") == pytest.approx(of.first_order(question), abs=1e-5)
+
+
+@pytest.mark.parametrize("family", swept(MEASURED, default=FEW))
+def test_patching_a_head_restores_what_a_hook_on_w_o_does(family):
+    of, (question, arguments) = oracle(family), asked(family)
+    corrupt = replace(question, ids=CORRUPT)
+    table = attnscope.effects(
+        of.model, **arguments, corrupt=list(CORRUPT), columns=["patched", "first order"]
+    )
+    span = of.metric(question) - of.metric(corrupt)
+    assert table.corrupted == pytest.approx(of.metric(corrupt), abs=1e-5)
+    patched = {head: of.patched(question, corrupt, head) for head in of.heads()}
+    tolerance = 1e-5 / min(1.0, abs(span))  # these are shares of a difference that may be small
+    assert column(table, "patched") == pytest.approx(patched, abs=tolerance)
+    estimated = {head: each / span for head, each in of.first_order(question, corrupt).items()}
+    assert column(table, "first order") == pytest.approx(estimated, abs=tolerance)
+
+
+@pytest.mark.parametrize("family", swept(REFUSED, default=["gptj", "deberta", "diffllama"]))
+def test_a_family_whose_heads_cannot_be_replaced_is_refused(family):
+    with pytest.raises(ModelError, match=REFUSED[family]):
+        attnscope.effects(oracle(family).model, **asked(family)[1])
+
+
+# Direct effects.
+
+
+def logit_asked(name: str) -> tuple[Question, dict[str, Any]]:
+    """A question whose metric is a difference of logits."""
+    question, arguments = question_of(name), asked(name)[1]
+    if FAMILIES[name].decodes:
+        question, arguments = replace(question, read=question.read[:1]), {**arguments, "answer": 17}
+        arguments["against"] = 23
+    return question, arguments
+
+
+@pytest.mark.parametrize("family", swept(ADDITIVE, default=["gpt2", "llama", "t5"]))
+def test_direct_effects_of_all_parts_sum_to_the_logit(family):
+    of, (question, arguments) = oracle(family), logit_asked(family)
+    table = attnscope.effects(of.model, **arguments, columns=["direct"])
+    uncapped = of.uncapped(question)
+    total = table.direct.heads + sum(table.direct.parts.values())
+    assert total == pytest.approx(uncapped, abs=1e-4)
+    assert table.direct.value == pytest.approx(uncapped, abs=1e-4)
+    of_rows = [row.values["direct"] for row in table.rows if row.stack != "encoder"]
+    assert sum(of_rows) == pytest.approx(table.direct.heads, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "family", swept([name for name in NO_DIRECT if name not in REFUSED], default=["bert", "modernbert"])
+)
+def test_where_contributions_do_not_sum_to_the_logit_direct_effects_are_refused(family):
+    of, arguments = oracle(family), logit_asked(family)[1]
+    with pytest.raises((ModelError, OptionError), match=NO_DIRECT[family]):
+        attnscope.effects(of.model, **arguments, columns=["direct"])
+
+
+# Other metrics, and parts of a table.
+
+
+def test_a_loss_is_that_of_all_positions():
+    of, question = oracle("gpt2"), question_of("gpt2", metric="loss")
+    table = attnscope.effects(of.model, ids=list(question.ids))
+    assert table.baseline == pytest.approx(of.metric(question))
+    assert column(table, "zero") == pytest.approx({head: of.zero(question, head) for head in of.heads()})
+    assert column(table, "mean") == pytest.approx({head: of.mean(question, head) for head in of.heads()})
+    assert column(table, "first order") == pytest.approx(of.first_order(question))
+
+
+def test_an_answer_of_several_tokens_is_read_while_it_is_predicted():
+    of, answer = oracle("gpt2"), (17, 40, 11)
+    ids = (5, 9, 3, 20)
+    question = Question((*ids, 17, 40), answer, metric="log-probability")
+    table = attnscope.effects(of.model, ids=list(ids), answer=list(answer))
+    assert table.baseline == pytest.approx(of.metric(question))
+    assert column(table, "zero") == pytest.approx({head: of.zero(question, head) for head in of.heads()})
+    assert column(table, "first order") == pytest.approx(of.first_order(question))
+
+
+def test_an_answer_can_be_predicted_earlier():
+    of, question = oracle("gpt2"), replace(question_of("gpt2"), position=4)
+    table = attnscope.effects(of.model, ids=list(question.ids), answer=17, against=23, position=4)
+    assert column(table, "zero") == pytest.approx({head: of.zero(question, head) for head in of.heads()})
+
+
+@pytest.mark.parametrize("at", [[2], [0, 5], [6]])
+def test_a_head_is_removed_at_some_positions_only(at):
+    of, question = oracle("llama"), question_of("llama")
+    outputs, _ = of.outputs(question)
+    expected = {}
+    for head in of.heads():
+        z = of.z(outputs, head).clone()
+        z[at] = 0
+        expected[head] = of.metric(question, {head: z}) - of.metric(question)
+    table = attnscope.effects(
+        of.model, ids=list(question.ids), answer=17, against=23, at=at, columns=["zero"]
+    )
+    assert column(table, "zero") == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_heads_of_each_stack_have_their_own_rows():
+    of, (question, arguments) = oracle("bart"), asked("bart")
+    table = attnscope.effects(of.model, **arguments, columns=["zero"], layers=[1], heads=[2])
+    assert [(row.stack, row.layer, row.head) for row in table.rows] == [
+        (stack, 1, 2) for stack in ("encoder", "decoder", "cross")
+    ]
+    for stack in of.family.stacks:
+        effect = table[stack, 1, 2].values["zero"]
+        assert effect == pytest.approx(of.zero(question, (stack, 1, 2)), abs=1e-6)
+
+
+class OfClasses(Question):
+    """A question about the class of a text."""
+
+    def of(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits[0, self.answer[0]] - logits[0, self.against]
+
+
+@pytest.mark.parametrize(
+    ("family", "model"),
+    [("bert", BertForSequenceClassification), ("gpt2", GPT2ForSequenceClassification)],
+)
+def test_the_metric_of_a_classifier_is_the_logit_of_a_class(family, model):
+    of = Oracle(family, kind=model, num_labels=4, pad_token_id=0)
+    question = OfClasses(question_of(family).ids, (2,), 1)
+    table = attnscope.effects(of.model, ids=list(question.ids), answer="2", against="1")
+    assert table.baseline == pytest.approx(of.metric(question))
+    assert column(table, "zero") == pytest.approx({head: of.zero(question, head) for head in of.heads()})
+    assert column(table, "first order") == pytest.approx(of.first_order(question))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ class Baseline:
         prediction: the part of the prediction that the metric reads, of the only sequence.
         value: the metric.
         states: what each layer returned.
-        restarts: whether further runs restart at a layer.
+        gradients: likewise, the metric's gradient in these outputs; empty, unless it was asked for.
     """
 
     def __init__(
@@ -38,28 +39,44 @@ class Baseline:
         heads: HeadOutputs,
         inputs: Inputs,
         metric: PredictionMetric,
+        *,
+        with_gradients: bool = False,
     ) -> None:
         self.checkpoint, self.model, self.inputs, self.metric = checkpoint, model, inputs, metric
         self.heads, self.layers = heads, heads.layers
         self.states = LayerOutputs(model)
         found: dict[int, torch.Tensor] = {}
+        leaves: dict[int, torch.Tensor] = {}
 
-        def record(index: int, outputs: torch.Tensor) -> None:
+        def record(index: int, outputs: torch.Tensor) -> torch.Tensor | None:
             found[index] = outputs[0].detach().clone()
+            if not with_gradients:
+                return None
+            leaves[index] = torch.zeros_like(outputs, requires_grad=True)
+            return outputs + leaves[index]
 
         with (
-            torch.no_grad(),
+            torch.set_grad_enabled(with_gradients),
             as_model_error(checkpoint),
             self.states.recorded(),
             heads.observed(record, 1),
         ):
-            self.prediction = predict(model, inputs, metric)
-        self.value = float(metric.of(self.prediction)[0])
+            prediction = predict(model, inputs, metric)
+            value = metric.of(prediction)[0]
+            of_layers = [leaves[index] for index in sorted(leaves)]
+            grads = torch.autograd.grad(value, of_layers, allow_unused=True) if of_layers else ()
+        self.gradients = [
+            (torch.zeros_like(leaf) if grad is None else grad)[0].detach()
+            for leaf, grad in zip(of_layers, grads, strict=True)
+        ]
+        self.prediction, self.value = prediction.detach(), float(value.detach())
         self.outputs = [found[index] for index in range(len(self.layers))]
-        self.restarts = not self.states.repeats and len(self.layers) > 1 and self._can_restart()
 
-    def _can_restart(self) -> bool:
-        """Check that a run which restarts at the last layer, or in the middle, predicts the same."""
+    @cached_property
+    def restarts(self) -> bool:
+        """Whether runs may restart: those at the last layer, and in the middle, predict the same."""
+        if self.states.repeats or len(self.layers) < 2:
+            return False
         for index in {len(self.layers) // 2, len(self.layers) - 1}:
             try:
                 again = self._run(index, 1, lambda output: output)

@@ -26,8 +26,8 @@ def read_prompts(source: str | Iterable[Mapping[str, Any]]) -> list[tuple[str, d
         source: a `.jsonl` file, also with .gz; `-` for standard input; or objects.
 
     Raises:
-        FileError: the file cannot be read, or a line of it is no prompt.
-        OptionError: there is no prompt, or an object is none.
+        FileError: the file cannot be read, or a line of it holds something else.
+        OptionError: there are no prompts, or an object has no text.
     """
     if isinstance(source, str):
         lines = [(f"line {n} of {source}", line) for n, line in enumerate(_lines(source), 1)]
@@ -71,7 +71,7 @@ def _checked(name: str, found: Any) -> dict[str, Any]:
     """Return the fields of a prompt.
 
     Raises:
-        OptionError: it has no text, or one of its fields is no text.
+        OptionError: it has no text, or one of its fields is something else.
     """
     if isinstance(found, str):
         found = {"text": found}

@@ -254,7 +254,7 @@ def _collected(
     gradient = {id(leaf): grad for leaf, grad in zip(leaves, found, strict=True) if grad is not None}
     for name, leaf in recorded.unknown:
         if id(leaf) in gradient and float(gradient[id(leaf)].abs().max()):
-            raise NotAdditiveError(f"{name} is no norm with one scale for each position")
+            raise NotAdditiveError(f"{name} does not scale each position by one number, as a norm does")
     on_path = [name for name in names if id(recorded.after[name].leaf) in gradient]
     if not on_path:
         raise NotAdditiveError("no layer adds to what the prediction reads")
@@ -325,7 +325,7 @@ def _head_bias(model: Any, baseline: Baseline) -> float:
 def why_no_direct(metric: PredictionMetric) -> str | None:
     """Explain why a metric has no direct effects; None: it has."""
     if metric.kind is not Kind.LOGIT:
-        return f"a {metric.kind} is no sum of contributions, as a logit is"
+        return f"contributions sum to a logit, and the metric is a {metric.kind}"
     return None
 
 

@@ -23,13 +23,13 @@ from attnscope.options import group_of
 from attnscope.process.progress import Progress, silent
 from attnscope.text import nearest
 
-Texts = str | Iterable[str | Mapping[str, Any]]
+Prompts = str | Iterable[str | Mapping[str, Any]]
 Answer = str | int | Sequence[int]
 
 
 def effects(
     model: Any,
-    text: Texts | None = None,
+    text: Prompts | None = None,
     *,
     answer: Answer | None = None,
     against: Answer | None = None,

@@ -64,18 +64,12 @@ class HeadOutputs:
 
     def __init__(self, checkpoint: Checkpoint, model: Any, run: Callable[[], Any]) -> None:
         self.model = model
-        calls: list[tuple[str, bool, int]] = []
-
-        def see(call: AttentionCall) -> None:
-            calls.append((call.path, call.cross, call.n_head))
-
         with torch.no_grad():
-            with observing(model, see):
-                run()
-            projections = output_projections(model, run)
+            calls, projections = output_projections(model, run)
         self.layers: list[AttendingLayer] = []
-        for path, cross, n_head in calls:
-            stack = stack_of(path, model.config, cross=cross)
+        for call in calls:
+            path, n_head = call.path, call.n_head
+            stack = stack_of(path, model.config, cross=call.cross)
             known = [(layer.stack, layer.number) for layer in self.layers]
             number, n_layer = layer_of(model, stack, path, known)
             if reason := why_repeated(stack, number, known):

@@ -75,6 +75,7 @@ class EffectJob:
         self._share = 0.0
         self.reading: Reading | None = None
 
+    @torch.inference_mode(mode=False)
     def table(self, prompts: Sequence[str | Mapping[str, Any]] | None) -> HeadEffects:
         """Measure the effects, and return their table."""
         several = prompts is not None or self.inputs.corpus is not None
@@ -82,9 +83,9 @@ class EffectJob:
         if several:
             given = read_prompts(self.inputs.corpus if prompts is None else prompts)  # type: ignore
         with stage(self.progress, f"loading {self.checkpoint.name} …"), without_garbage_collection():
-            model, reader = self._load()
+            model, self.reader = self._load()
         with stage(self.progress, f"reading {self.checkpoint.name}'s prompts …"):
-            read = [self._prompt(reader, name, fields) for name, fields in given]
+            read = [self._prompt(self.reader, name, fields) for name, fields in given]
         measurer = self._measurer(model)
         found: list[PromptEffects] = []
         with self._reported(), interrupt.noted(self._interrupt):
@@ -214,7 +215,7 @@ class EffectJob:
             else None,
             answer=prompt.answer if len(prompts) == 1 else "",
             against=prompt.against if len(prompts) == 1 else "",
-            top_answers=prompt.top if len(prompts) == 1 else [],
+            top_answers=self.reader.top_of(prompt, first.prediction) if len(prompts) == 1 else [],
             prompts=len(found),
             tokens=sum(len(each.source) + len(each.target) for each in prompts[: len(found)]),
             sequence=prompt.source if len(prompts) == 1 else [],

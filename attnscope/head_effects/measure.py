@@ -22,18 +22,21 @@ from attnscope.head_effects.direct import (
     why_no_direct,
 )
 from attnscope.head_effects.exact import Change, batches, changes_of, exact_effects, mean_output
-from attnscope.head_effects.first_order import estimates, gradients
+from attnscope.head_effects.first_order import estimates
 from attnscope.head_effects.head_outputs import AttendingLayer, HeadOutputs
-from attnscope.head_effects.metric import Kind, predict
+from attnscope.head_effects.metric import Kind, PredictionMetric
 from attnscope.head_effects.positions import parse_blocks, parse_positions
 from attnscope.head_effects.prompt import MeasuredRun, Prompt
-from attnscope.models.load import as_model_error, device_of
+from attnscope.models.load import as_model_error
 from attnscope.models.memory_plan import needs_of, tokens_text
 from attnscope.models.tokens import Token
 from attnscope.units import bytes_text
 
 Key = tuple[str, int, int]
 """A head: its stack, its layer and its index."""
+
+FEW = 8
+"""The most tokens of the run that finds the output projections."""
 
 TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 65536}
 """The tokens of a batch beyond which it gets no faster."""
@@ -112,6 +115,7 @@ class PromptEffects:
 
     Attributes:
         baseline, corrupted: the metric on the prompt, and on its corrupted text.
+        prediction: the part of the prediction that the metric reads, of the prompt itself.
         layers: the layers whose attention was observed.
         values: by column and head, the effect at each position that is changed by itself, or at all of
             them together; shares are not yet divided.
@@ -123,6 +127,7 @@ class PromptEffects:
 
     baseline: float = 0.0
     corrupted: float | None = None
+    prediction: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     layers: list[AttendingLayer] = field(default_factory=list)
     values: dict[str, dict[Key, list[float | None]]] = field(default_factory=dict)
     places: list[int] = field(default_factory=list)
@@ -137,8 +142,9 @@ class PromptEffects:
             self.corrupted = (self.corrupted or 0.0) + sign * other.corrupted
         if other.blocked is not None:
             self.blocked = (self.blocked or 0.0) + sign * other.blocked
-        self.layers, self.places = other.layers, other.places
-        self.direct = other.direct
+        if sign > 0:
+            self.prediction = other.prediction
+        self.layers, self.places, self.direct = other.layers, other.places, other.direct
         self.notices += [each for each in other.notices if each not in self.notices]
         for column, of_heads in other.values.items():
             own = self.values.setdefault(column, {})
@@ -187,25 +193,36 @@ class EffectMeasurer:
             total.add(self._measure(prompt, measurement), measurement.sign)
         return total
 
-    def baseline(self, measurement: MeasuredRun, inputs: Inputs | None = None) -> Baseline:
-        """Run the model on a sequence, or on other inputs with the same metric."""
+    def baseline(
+        self, measurement: MeasuredRun, inputs: Inputs | None = None, *, with_gradients: bool = False
+    ) -> Baseline:
+        """Run the model on a sequence, or on other inputs with the same metric.
+
+        Raises:
+            SizeError: gradients are asked for, and there is too little memory for them.
+        """
         checkpoint, model, metric = self.checkpoint, self.model, measurement.metric
         inputs = measurement.inputs if inputs is None else inputs
         if self._heads is None:
+            few = {name: each[:, :FEW] for name, each in inputs.items()}
             with as_model_error(checkpoint):
-                self._heads = HeadOutputs(checkpoint, model, lambda: predict(model, inputs, metric))
-        return Baseline(checkpoint, model, self._heads, inputs, metric)
+                self._heads = HeadOutputs(checkpoint, model, lambda: model(**few, return_dict=True))
+            self.selection.check(checkpoint.name, self._heads.layers)
+        if with_gradients:
+            self._check_gradient(inputs, metric)
+        return Baseline(checkpoint, model, self._heads, inputs, metric, with_gradients=with_gradients)
 
     def _measure(self, prompt: Prompt, measurement: MeasuredRun) -> PromptEffects:
         """Measure the effects on one sequence."""
-        clean = self.baseline(measurement)
-        self.selection.check(self.checkpoint.name, clean.layers)
-        effects = PromptEffects(clean.value, layers=clean.layers)
+        other = measurement.corrupted
+        columns = self.selection.columns_of(corrupted=other is not None)
+        estimated = FIRST_ORDER in columns and self._has_gradient(prompt)
+        clean = self.baseline(measurement, with_gradients=estimated and other is None)
+        effects = PromptEffects(clean.value, prediction=clean.prediction, layers=clean.layers)
         corrupted = None
-        if measurement.corrupted is not None:
-            corrupted = self.baseline(measurement, measurement.corrupted)
+        if other is not None:
+            corrupted = self.baseline(measurement, other, with_gradients=estimated)
             effects.corrupted = corrupted.value
-        columns = self.selection.columns_of(corrupted=corrupted is not None)
         work = self._work(clean, prompt, columns)
         exact = [name for name in columns if name in (ZERO, MEAN, PATCHED, BLOCKED)]
         n_changes = len(exact) * sum(len(changes) for _, changes in work)
@@ -220,10 +237,10 @@ class EffectMeasurer:
         if DIRECT in columns:
             self._add_direct(effects, clean, work)
         if FIRST_ORDER in columns:
-            self._add_first_order(effects, clean, corrupted, work, prompt)
+            self._add_first_order(effects, clean, corrupted, work)
         for column in exact:
             run = corrupted if column == PATCHED and corrupted is not None else clean
-            n_row = self._rows(run, prompt, blocks=column == BLOCKED)
+            n_row = self._rows(run, blocks=column == BLOCKED)
             for index, changes in work:
                 if column == BLOCKED:
                     found = self._blocked(run, index, changes, n_row, advance, prompt)
@@ -290,32 +307,39 @@ class EffectMeasurer:
             own = effects.direct.heads[index]
             self._keep(effects, DIRECT, clean.layers[index], changes, _sums(own, changes))
 
+    def _has_gradient(self, prompt: Prompt) -> bool:
+        """Check that a metric has a gradient that is not 0 everywhere.
+
+        Raises:
+            OptionError: it has none, and `first order` was asked for.
+        """
+        if prompt.kind is not Kind.DISTANCE:
+            return True
+        if self.selection.columns is not None:
+            raise OptionError(
+                "first order is a gradient, and that of a distance from the same embedding is 0.",
+                hint='--answer "another text"; or --columns zero,mean',
+            )
+        return False
+
     def _add_first_order(
         self,
         effects: PromptEffects,
         clean: Baseline,
         corrupted: Baseline | None,
         work: Sequence[tuple[int, list[Change]]],
-        prompt: Prompt,
     ) -> None:
         """Add estimates from the gradient."""
-        if prompt.kind is Kind.DISTANCE:
-            if self.selection.columns is not None:
-                raise OptionError(
-                    "first order is a gradient, and that of a distance from the same embedding is 0.",
-                    hint='--answer "another text"; or --columns zero,mean',
-                )
+        run = clean if corrupted is None else corrupted
+        if not run.gradients:
             effects.notices.append(
                 "there is no first order: the gradient of a distance from the same embedding is 0."
             )
             return
-        run = clean if corrupted is None else corrupted
-        self._check_gradient(run, prompt)
-        found = gradients(self.checkpoint, self.model, run)
         for index, changes in work:
             own = run.outputs[index]
             others = torch.zeros_like(own) if corrupted is None else clean.outputs[index]
-            changed = estimates(own, others, found[index], None)
+            changed = estimates(own, others, run.gradients[index])
             self._keep(effects, FIRST_ORDER, run.layers[index], changes, _sums(changed, changes))
 
     def _blocked(
@@ -362,13 +386,13 @@ class EffectMeasurer:
 
     # Memory.
 
-    def _rows(self, run: Baseline, prompt: Prompt, *, blocks: bool) -> int:
+    def _rows(self, run: Baseline, *, blocks: bool) -> int:
         """Return how many sequences fit into a batch.
 
         Raises:
             SizeError: not even one.
         """
-        n_token, row = self._bytes_of_a_row(run, prompt)
+        n_token, row = self._bytes_of_a_row(run.inputs, run.metric)
         if blocks:
             n_head = max(layer.n_head for layer in run.layers)
             row += 3 * self.model.dtype.itemsize * n_head * n_token**2
@@ -380,25 +404,26 @@ class EffectMeasurer:
                 f" besides its weights, but its limit is {bytes_text(self.memory)}.",
                 hint="a shorter text; or more --memory, if available",
             )
-        device = device_of(self.checkpoint, str(self.model.device))
-        most = TOKENS_AT_ONCE["cuda" if device.startswith("cuda") else "cpu"]
+        most = TOKENS_AT_ONCE["cuda" if self.model.device.type == "cuda" else "cpu"]
         return int(max(1, min(fits, most // n_token)))
 
-    def _bytes_of_a_row(self, run: Baseline, prompt: Prompt) -> tuple[int, int]:
+    def _bytes_of_a_row(self, inputs: Inputs, metric: PredictionMetric) -> tuple[int, int]:
         """Return the number of tokens of a sequence, and the bytes that a run of it takes."""
-        n_token = max(len(each) for each in run.outputs)
-        itemsize = self.model.dtype.itemsize
-        needs = needs_of(self.model.config, itemsize, 1, n_token, pairs=0)
-        row = needs.activations + needs.masks + 4 * run.prediction.numel() * 4
-        row += sum(each.nbytes for each in run.inputs.values())
-        if self.model.config._attn_implementation == "eager":
-            row += 3 * itemsize * max(layer.n_head for layer in run.layers) * n_token**2
+        config, itemsize = self.model.config, self.model.dtype.itemsize
+        n_token = max(each.shape[1] for each in inputs.values() if each.dim() > 1)
+        needs = needs_of(config, itemsize, 1, n_token, pairs=0)
+        n_logit = len(metric.positions or [0]) * (config.get_text_config().vocab_size or 0)
+        row = needs.activations + needs.masks + 4 * 4 * n_logit
+        if config._attn_implementation == "eager":
+            n_head = 1 if self._heads is None else max(each.n_head for each in self._heads.layers)
+            row += 3 * itemsize * n_head * n_token**2
         return n_token, row
 
-    def _check_gradient(self, run: Baseline, prompt: Prompt) -> None:
+    def _check_gradient(self, inputs: Inputs, metric: PredictionMetric) -> None:
         """Raise a SizeError unless the activations of all layers fit into memory."""
-        n_token, row = self._bytes_of_a_row(run, prompt)
-        needed = 2 * row * len(run.layers)
+        assert self._heads is not None
+        n_token, row = self._bytes_of_a_row(inputs, metric)
+        needed = 2 * row * len(self._heads.layers)
         if needed > self.memory:
             raise SizeError(
                 f"the gradient of {self.checkpoint.name} takes about {bytes_text(needed)} for"

@@ -81,7 +81,6 @@ class Prompt:
         kind: its kind.
         answer, against: the answers as text, or "".
         source, target: the tokens of the model's input, and of the decoder's.
-        top: the model's likeliest answers, with their probabilities.
         notices: further sentences for the reader.
     """
 
@@ -92,7 +91,6 @@ class Prompt:
     against: str = ""
     source: list[Token] = field(default_factory=list)
     target: list[Token] = field(default_factory=list)
-    top: list[tuple[str, float]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
 
@@ -177,8 +175,7 @@ class PromptReader:
             positions = list(range(len(ids) - 1))
             metric = PredictionMetric(Kind.LOSS, positions, tuple(ids[1:]))
             inputs = {name: each[:, : len(ids)] for name, each in reading.inputs.items()}
-            top = self._top(inputs, [len(ids) - 1])
-            return Prompt([MeasuredRun(inputs, metric)], metric.meaning, Kind.LOSS, top=top)
+            return Prompt([MeasuredRun(inputs, metric)], metric.meaning, Kind.LOSS)
         [position] = self._positions(request, reading.source, [len(ids) - 1])
         last = position == len(ids) - 1
 
@@ -267,8 +264,7 @@ class PromptReader:
             _refuse_answer(request, Kind.LOSS)
             inputs = decoded(labels, ends=True)
             metric = PredictionMetric(Kind.LOSS, list(range(len(labels))), tuple(labels))
-            top = self._top(inputs, [0])
-            prompt = Prompt([MeasuredRun(inputs, metric)], metric.meaning, Kind.LOSS, top=top)
+            prompt = Prompt([MeasuredRun(inputs, metric)], metric.meaning, Kind.LOSS)
         else:
             special = set(getattr(self.tokenizer, "all_special_ids", []))
             while labels and labels[-1] in special:  # the end of the text comes after the answer
@@ -302,7 +298,6 @@ class PromptReader:
             teach: returns for an answer the arguments, and the positions at which it is predicted.
             context: the token ids before the answer, if it continues a text.
         """
-        top = self._top(inputs, places)
         if request.answer is None:
             best = int(predict(self.model, inputs, PredictionMetric(Kind.LOGIT, places))[0, 0].argmax())
             answer = [best]
@@ -336,7 +331,7 @@ class PromptReader:
             other = PredictionMetric(kind, positions, tuple(others))
             measurements.append(MeasuredRun(taught, other, sign=-1))
             meaning += ", minus that of the other answer"
-        prompt = Prompt(measurements, meaning, kind, top=top)
+        prompt = Prompt(measurements, meaning, kind)
         prompt.answer, prompt.against = self._shown(answer), self._shown(others or [])
         for name, ids in (("--answer", answer), ("--against", others or [])):
             if len(ids) > 1:
@@ -353,27 +348,23 @@ class PromptReader:
         if request.position is not None:
             raise OptionError("--position is for language models; this is a classifier.")
         names = {int(index): name for index, name in self.model.config.id2label.items()}
-        logits = predict(self.model, reading.inputs, PredictionMetric(Kind.LOGIT))[0].float()
-        shares = logits.softmax(0).tolist()
-        order = sorted(range(len(shares)), key=lambda index: -shares[index])[:TOP]
+        logits = predict(self.model, reading.inputs, PredictionMetric(Kind.LOGIT))[0]
 
         def index_of(answer: Answer, flag: str) -> int:
             folded = {name.lower(): index for index, name in names.items()}
             text = str(answer).strip()
             found = int(text) if text.isdigit() else folded.get(text.lower())
-            if found is None or found >= len(shares):
+            if found is None or found >= len(logits):
                 raise OptionError(
                     f"{flag} {text!r} is not a class.",
                     hint=", ".join(list(names.values())[:8]),
                 )
             return found
 
-        answer = order[0] if request.answer is None else index_of(request.answer, "--answer")
+        answer = int(logits.argmax()) if request.answer is None else index_of(request.answer, "--answer")
         against = None if request.against is None else index_of(request.against, "--against")
         metric = PredictionMetric(Kind.LOGIT, None, (answer,), against)
         prompt = Prompt([MeasuredRun(reading.inputs, metric)], metric.meaning, Kind.LOGIT)
-        if len(shares) > 1:
-            prompt.top = [(names.get(index, str(index)), shares[index]) for index in order]
         prompt.answer = names.get(answer, str(answer))
         prompt.against = "" if against is None else names.get(against, str(against))
         return prompt
@@ -433,7 +424,7 @@ class PromptReader:
         """Return the token ids of an answer, as it is tokenized after the context.
 
         Raises:
-            OptionError: it is no text and no token ids, or has no tokens.
+            OptionError: it is neither a text nor token ids, or has no tokens.
         """
         if isinstance(answer, int):
             ids = [answer]
@@ -472,12 +463,23 @@ class PromptReader:
         before, whole = encoded(self.tokenizer, {"text": [text, text + answer]}, **options)["input_ids"]
         return whole[len(before) :] if whole[: len(before)] == before else alone["input_ids"][0]
 
-    def _top(self, inputs: Inputs, places: list[int]) -> list[tuple[str, float]]:
-        """Return the likeliest tokens at the first of some positions, with their probabilities."""
-        logits = predict(self.model, inputs, PredictionMetric(Kind.LOGIT, places[:1]))[0, 0].float()
+    def top_of(self, prompt: Prompt, prediction: torch.Tensor) -> list[tuple[str, float]]:
+        """Return the likeliest answers, with their probabilities.
+
+        Args:
+            prompt: the prompt.
+            prediction: the part of the prediction that its metric reads, of one sequence.
+        """
+        if prompt.kind not in (Kind.LOGIT, Kind.LOG_PROBABILITY):
+            return []
+        logits = prediction[0].float() if prediction.dim() == 2 else prediction[0, 0].float()
         shares, ids = logits.softmax(0).topk(min(TOP, len(logits)))
-        texts = [token.text for token in tokens_of(self.tokenizer, ids.tolist())]
-        return list(zip(texts, shares.tolist(), strict=True))
+        if self.task is Task.CLASS:
+            names = {int(index): name for index, name in self.model.config.id2label.items()}
+            texts = [names.get(index, str(index)) for index in ids.tolist()]
+        else:
+            texts = [token.text for token in tokens_of(self.tokenizer, ids.tolist())]
+        return list(zip(texts, shares.tolist(), strict=True)) if len(logits) > 1 else []
 
     def _shown(self, ids: list[int]) -> str:
         """Return the text of an answer's tokens."""

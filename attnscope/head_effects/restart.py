@@ -47,7 +47,7 @@ class LayerOutputs:
         def record(name: str) -> Any:
             def keep(module: Any, arguments: Any, output: Any) -> None:
                 self.repeats |= name in self.outputs
-                self.outputs[name] = output
+                self.outputs[name] = _detached(output)
 
             return keep
 
@@ -94,6 +94,15 @@ def _repeated(output: Any, n_row: int, *, copy: bool) -> Any:
         return repeated.clone() if copy else repeated
     if isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
         return type(output)(_repeated(each, n_row, copy=copy) for each in output)
+    return output
+
+
+def _detached(output: Any) -> Any:
+    """Return an output without what its gradient needs."""
+    if isinstance(output, torch.Tensor):
+        return output.detach()
+    if isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
+        return type(output)(map(_detached, output))
     return output
 
 

@@ -32,36 +32,55 @@ class OutputProjection:
     d_V: int  # noqa: N815 - the field's name
 
 
-def output_projections(model: Any, run: Callable[[], Any]) -> dict[str, OutputProjection]:
-    """Find the output projections of all layers, by the path of the module that attends.
+@dataclass(frozen=True)
+class CalledLayer:
+    """A layer that attended in a run.
 
-    A layer is left out if no module multiplies its heads' outputs by a matrix, if several do, or if
-    what the matrix reads is not as wide as the heads' outputs.
+    Attributes:
+        path: the name of the module that attends.
+        cross: whether keys and queries come from different sequences.
+        n_head: the number of query heads.
+    """
+
+    path: str
+    cross: bool
+    n_head: int
+
+
+def output_projections(
+    model: Any, run: Callable[[], Any]
+) -> tuple[list[CalledLayer], dict[str, OutputProjection]]:
+    """Find the layers that attend, in order, and their output projections by the layer's path.
+
+    A layer has none if no module multiplies its heads' outputs by a matrix, if several do, or if what
+    the matrix reads is not as wide as the heads' outputs.
 
     Args:
         model: as transformers loads it.
         run: runs the model on any input, without gradients.
     """
     names = {id(module): name for name, module in model.named_modules()}
-    attending: list[AttentionCall] = []
+    calls: list[CalledLayer] = []
+    sizes: list[tuple[int, int]] = []  # of the latest call
     readers: dict[str, list[str]] = {}  # by path: the modules that read what the heads put out
     found: dict[str, OutputProjection] = {}
 
     def put_out_nan(call: AttentionCall) -> torch.Tensor:
-        attending[:] = [call]
+        calls.append(CalledLayer(call.path, call.cross, call.n_head))
+        sizes[:] = [(call.output.shape[-2], call.output.shape[-1])]
         readers.setdefault(call.path, [])
         return call.output.new_full(call.output.shape, float("nan"))
 
     def before(module: Any, arguments: tuple[Any, ...]) -> None:
         x: Any = arguments[0] if arguments else None
-        if not attending or not hasattr(x, "isnan") or not bool(x.isnan().any()):
+        if not calls or not hasattr(x, "isnan") or not bool(x.isnan().any()):
             return
-        [call], name = attending, names[id(module)]
-        n_head, d_V = call.output.shape[-2:]
-        if name not in readers[call.path]:
-            readers[call.path].append(name)
+        path, name = calls[-1].path, names[id(module)]
+        [(n_head, d_V)] = sizes
+        if name not in readers[path]:
+            readers[path].append(name)
         if x.shape[-1] == n_head * d_V:
-            found[call.path] = OutputProjection(name, n_head, d_V)
+            found[path] = OutputProjection(name, n_head, d_V)
 
     def after(module: Any, arguments: tuple[Any, ...], output: Any) -> Any:
         return output.nan_to_num(0.0) if hasattr(output, "nan_to_num") else None
@@ -73,4 +92,7 @@ def output_projections(model: Any, run: Callable[[], Any]) -> dict[str, OutputPr
                 hooks.callback(module.register_forward_hook(after).remove)
         hooks.enter_context(observing(model, put_out_nan))
         run()
-    return {path: projection for path, projection in found.items() if readers[path] == [projection.name]}
+    projections = {
+        path: projection for path, projection in found.items() if readers[path] == [projection.name]
+    }
+    return calls, projections

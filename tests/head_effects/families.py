@@ -585,8 +585,10 @@ def build(name: str, kind: Any = None, **more: Any) -> transformers.PreTrainedMo
 
 
 def words() -> PreTrainedTokenizerFast:
-    """A tokenizer of the words w0, w1, …, whose numbers are their ids."""
-    table = Tokenizer(models.WordLevel({f"w{n}": n for n in range(50)}, unk_token="w0"))
+    """A tokenizer of the words w3, w4, …, whose numbers are their ids; it adds no token to a text."""
+    special = ["<unk>", "<s>", "</s>"]
+    numbers = {word: n for n, word in enumerate([*special, *(f"w{n}" for n in range(3, 50))])}
+    table = Tokenizer(models.WordLevel(numbers, unk_token="<unk>"))
     table.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    special = {f"{role}_token": f"w{n}" for n, role in enumerate(("unk", "bos", "eos"))}
-    return PreTrainedTokenizerFast(tokenizer_object=table, pad_token="w0", **special)
+    roles = dict(zip(("unk_token", "bos_token", "eos_token"), special, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=table, pad_token="<unk>", **roles)

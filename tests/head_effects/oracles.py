@@ -201,3 +201,8 @@ def question_of(name: str, ids: Sequence[int] = (5, 9, 3, 20, 31, 7, 44), **more
         start = family.config["decoder_start_token_id"]
         return Question(tuple(ids), (17,), 23, read=(start, 12, 33, 8), **more)
     return Question(tuple(ids), (17,), 23, position=3 if family.masked else -1, **more)
+
+
+def column(table: Any, name: str) -> dict[Head, float]:
+    """A column of a table of effects."""
+    return {(row.stack, row.layer, row.head): row.values[name] for row in table.rows}

@@ -7,11 +7,9 @@ from functools import cache
 from typing import Any
 
 import pytest
-import torch
 from head_effects.families import FAMILIES
-from head_effects.oracles import Oracle, Question, question_of
+from head_effects.oracles import Oracle, Question, column, question_of
 from sweeps import swept
-from transformers import BertForSequenceClassification, GPT2ForSequenceClassification
 
 import attnscope
 from attnscope.errors import ModelError, OptionError
@@ -65,11 +63,6 @@ def asked(name: str) -> tuple[Question, dict[str, Any]]:
         question = replace(question, answer=answer, against=None, metric="log-probability")
         arguments = {"ids": list(question.ids), "answer": list(answer)}
     return question, arguments
-
-
-def column(table: attnscope.HeadEffects, name: str) -> dict[tuple[str, int, int], float]:
-    """A column, by stack, layer and head."""
-    return {(row.stack, row.layer, row.head): row.values[name] for row in table.rows}
 
 
 def test_there_are_many_families_and_none_is_listed_that_is_not_there():
@@ -149,77 +142,3 @@ def test_where_contributions_do_not_sum_to_the_logit_direct_effects_are_refused(
     of, arguments = oracle(family), logit_asked(family)[1]
     with pytest.raises((ModelError, OptionError), match=NO_DIRECT[family]):
         attnscope.effects(of.model, **arguments, columns=["direct"])
-
-
-# Other metrics, and parts of a table.
-
-
-def test_a_loss_is_that_of_all_positions():
-    of, question = oracle("gpt2"), question_of("gpt2", metric="loss")
-    table = attnscope.effects(of.model, ids=list(question.ids))
-    assert table.baseline == pytest.approx(of.metric(question))
-    assert column(table, "zero") == pytest.approx({head: of.zero(question, head) for head in of.heads()})
-    assert column(table, "mean") == pytest.approx({head: of.mean(question, head) for head in of.heads()})
-    assert column(table, "first order") == pytest.approx(of.first_order(question))
-
-
-def test_an_answer_of_several_tokens_is_read_while_it_is_predicted():
-    of, answer = oracle("gpt2"), (17, 40, 11)
-    ids = (5, 9, 3, 20)
-    question = Question((*ids, 17, 40), answer, metric="log-probability")
-    table = attnscope.effects(of.model, ids=list(ids), answer=list(answer))
-    assert table.baseline == pytest.approx(of.metric(question))
-    assert column(table, "zero") == pytest.approx({head: of.zero(question, head) for head in of.heads()})
-    assert column(table, "first order") == pytest.approx(of.first_order(question))
-
-
-def test_an_answer_can_be_predicted_earlier():
-    of, question = oracle("gpt2"), replace(question_of("gpt2"), position=4)
-    table = attnscope.effects(of.model, ids=list(question.ids), answer=17, against=23, position=4)
-    assert column(table, "zero") == pytest.approx({head: of.zero(question, head) for head in of.heads()})
-
-
-@pytest.mark.parametrize("at", [[2], [0, 5], [6]])
-def test_a_head_is_removed_at_some_positions_only(at):
-    of, question = oracle("llama"), question_of("llama")
-    outputs, _ = of.outputs(question)
-    expected = {}
-    for head in of.heads():
-        z = of.z(outputs, head).clone()
-        z[at] = 0
-        expected[head] = of.metric(question, {head: z}) - of.metric(question)
-    table = attnscope.effects(
-        of.model, ids=list(question.ids), answer=17, against=23, at=at, columns=["zero"]
-    )
-    assert column(table, "zero") == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_heads_of_each_stack_have_their_own_rows():
-    of, (question, arguments) = oracle("bart"), asked("bart")
-    table = attnscope.effects(of.model, **arguments, columns=["zero"], layers=[1], heads=[2])
-    assert [(row.stack, row.layer, row.head) for row in table.rows] == [
-        (stack, 1, 2) for stack in ("encoder", "decoder", "cross")
-    ]
-    for stack in of.family.stacks:
-        effect = table[stack, 1, 2].values["zero"]
-        assert effect == pytest.approx(of.zero(question, (stack, 1, 2)), abs=1e-6)
-
-
-class OfClasses(Question):
-    """A question about the class of a text."""
-
-    def of(self, logits: torch.Tensor) -> torch.Tensor:
-        return logits[0, self.answer[0]] - logits[0, self.against]
-
-
-@pytest.mark.parametrize(
-    ("family", "model"),
-    [("bert", BertForSequenceClassification), ("gpt2", GPT2ForSequenceClassification)],
-)
-def test_the_metric_of_a_classifier_is_the_logit_of_a_class(family, model):
-    of = Oracle(family, kind=model, num_labels=4, pad_token_id=0)
-    question = OfClasses(question_of(family).ids, (2,), 1)
-    table = attnscope.effects(of.model, ids=list(question.ids), answer="2", against="1")
-    assert table.baseline == pytest.approx(of.metric(question))
-    assert column(table, "zero") == pytest.approx({head: of.zero(question, head) for head in of.heads()})
-    assert column(table, "first order") == pytest.approx(of.first_order(question))

@@ -1,0 +1,209 @@
+"""Effects on every metric, at some positions and on several prompts are what hooks on W_O find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from head_effects.families import words
+from head_effects.oracles import Head, Oracle, Question, column, question_of
+from transformers import BertForSequenceClassification, GPT2ForSequenceClassification
+
+import attnscope
+
+oracle = cache(Oracle)
+IDS, OTHER = question_of("gpt2").ids, (4, 8, 15, 16, 23, 42)
+ASKED = {"ids": list(IDS), "answer": 17, "against": 23}
+
+
+def each_head(of: Oracle, measure: Callable[[Head], float]) -> dict[Head, float]:
+    """What is measured of each head, to compare a column with."""
+    return pytest.approx({head: measure(head) for head in of.heads()}, abs=1e-6)
+
+
+def assert_effects(table: attnscope.HeadEffects, of: Oracle, question: Question) -> None:
+    """Compare the baseline and all columns without a corrupted text with hooks."""
+    estimates = of.first_order(question)
+    assert table.baseline == pytest.approx(of.metric(question), abs=1e-6)
+    assert column(table, "zero") == each_head(of, lambda head: of.zero(question, head))
+    assert column(table, "mean") == each_head(of, lambda head: of.mean(question, head))
+    assert column(table, "first order") == each_head(of, lambda head: estimates[head])
+
+
+# Metrics.
+
+
+def test_without_an_answer_it_is_the_loss_of_the_text():
+    of, question = oracle("gpt2"), question_of("gpt2", metric="loss")
+    assert_effects(attnscope.effects(of.model, ids=list(question.ids)), of, question)
+
+
+def test_the_logit_of_one_answer():
+    of, question = oracle("gpt2"), replace(question_of("gpt2"), against=None)
+    assert_effects(attnscope.effects(of.model, ids=list(IDS), answer=17), of, question)
+
+
+def test_the_log_probability_of_one_answer():
+    of, question = oracle("gpt2"), Question(IDS, (17,), metric="log-probability")
+    table = attnscope.effects(of.model, ids=list(IDS), answer=17, metric="log-probability")
+    assert_effects(table, of, question)
+
+
+def test_an_answer_of_several_tokens_is_read_while_it_is_predicted():
+    of, question = oracle("gpt2"), Question((*IDS, 17, 40), (17, 40, 11), metric="log-probability")
+    assert_effects(attnscope.effects(of.model, ids=list(IDS), answer=[17, 40, 11]), of, question)
+
+
+def test_two_answers_of_several_tokens_are_measured_one_by_one():
+    of = oracle("gpt2")
+    one = Question((*IDS, 17), (17, 40), metric="log-probability")
+    other = Question((*IDS, 23, 2), (23, 2, 9), metric="log-probability")
+    table = attnscope.effects(of.model, ids=list(IDS), answer=[17, 40], against=[23, 2, 9])
+    assert table.baseline == pytest.approx(of.metric(one) - of.metric(other))
+    for name, measure in (("zero", of.zero), ("mean", of.mean)):
+        expected = each_head(of, lambda head, measure=measure: measure(one, head) - measure(other, head))
+        assert column(table, name) == expected
+
+
+def test_an_answer_can_be_predicted_earlier():
+    of, question = oracle("gpt2"), replace(question_of("gpt2"), position=4)
+    assert_effects(attnscope.effects(of.model, **ASKED, position=4), of, question)
+
+
+class OfClasses(Question):
+    """A question about the class of a text."""
+
+    def of(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits[0, self.answer[0]] - logits[0, self.against]
+
+
+@pytest.mark.parametrize(
+    ("family", "model"),
+    [("bert", BertForSequenceClassification), ("gpt2", GPT2ForSequenceClassification)],
+)
+def test_the_metric_of_a_classifier_is_the_logit_of_a_class(family, model):
+    of = Oracle(family, kind=model, num_labels=4, pad_token_id=0)
+    table = attnscope.effects(of.model, ids=list(IDS), answer="2", against="1")
+    assert_effects(table, of, OfClasses(IDS, (2,), 1))
+
+
+# Positions, heads, prompts.
+
+
+def at_positions(of: Oracle, question: Question, head: Head, places: list[int], other: str) -> float:
+    """The metric's change when a head is zero, or its mean, at some positions."""
+    z = of.z(of.outputs(question)[0], head).clone()
+    z[places] = torch.zeros_like(z[0]) if other == "zero" else z.mean(0)
+    return of.metric(question, {head: z}) - of.metric(question)
+
+
+@pytest.mark.parametrize("at", [[2], [0, 5], [6]])
+@pytest.mark.parametrize("other", ["zero", "mean"])
+def test_a_head_is_replaced_at_some_positions_only(at, other):
+    of, question = oracle("llama"), question_of("llama")
+    table = attnscope.effects(of.model, **ASKED, at=at, columns=[other])
+    assert column(table, other) == each_head(
+        of, lambda head: at_positions(of, question, head, at, other)
+    )
+
+
+def test_each_position_has_its_own_effect():
+    of, question = oracle("gpt2"), question_of("gpt2")
+    columns = ["zero", "mean", "first order"]
+    table = attnscope.effects(of.model, **ASKED, columns=columns, each_position=True)
+    z, gradient = of.outputs(question, gradient=True)
+    for number, row in enumerate(table.rows):
+        head = (row.stack, row.layer, row.head)
+        for name in ("zero", "mean"):
+            expected = [at_positions(of, question, head, [place], name) for place in range(len(IDS))]
+            assert list(table.positions[name][number]) == pytest.approx(expected)
+        estimates = -(of.z(z, head) * of.z(gradient, head)).sum(-1)
+        assert list(table.positions["first order"][number]) == pytest.approx(estimates.tolist())
+
+
+def test_the_heads_of_each_stack_have_their_own_rows():
+    of, answer = oracle("bart"), (12, 33, 8)
+    table = attnscope.effects(of.model, ids=list(IDS), answer=list(answer), layers=[1], heads=[2])
+    assert [(row.stack, row.layer, row.head) for row in table.rows] == [
+        (stack, 1, 2) for stack in ("encoder", "decoder", "cross")
+    ]
+    question = Question(IDS, answer, read=(1, 12, 33), metric="log-probability")
+    for stack in of.family.stacks:
+        effect = table[stack, 1, 2].values["zero"]
+        assert effect == pytest.approx(of.zero(question, (stack, 1, 2)), abs=1e-6)
+
+
+def text_of(ids: tuple[int, ...]) -> str:
+    return " ".join(f"w{number}" for number in ids)
+
+
+def test_a_decoder_reads_its_own_text_before_the_answer():
+    of = oracle("t5")
+    question = Question(IDS, (17,), 23, read=(0, 12, 33, 8))
+    table = attnscope.effects(
+        of.model, text_of(IDS), target="w12 w33 w8", answer="w17", against="w23", tokenizer=words()
+    )
+    assert_effects(table, of, question)
+
+
+def test_effects_on_several_prompts_are_means():
+    of = oracle("gpt2")
+    questions = [question_of("gpt2"), Question(OTHER, (3,), 30)]
+    prompts = [
+        {"text": text_of(each.ids), "answer": f"w{each.answer[0]}", "against": f"w{each.against}"}
+        for each in questions
+    ]
+    table = attnscope.effects(of.model, prompts, tokenizer=words())
+    outputs = [of.outputs(each)[0] for each in questions]
+
+    def without(head: Head) -> float:
+        return sum(of.zero(each, head) for each in questions) / 2
+
+    def with_mean(head: Head) -> float:
+        """A head's mean is that over all positions of all prompts."""
+        mean = torch.cat([of.z(each, head) for each in outputs]).mean(0)
+        return sum(of.metric(each, {head: mean}) - of.metric(each) for each in questions) / 2
+
+    assert column(table, "zero") == each_head(of, without)
+    assert column(table, "mean") == each_head(of, with_mean)
+
+
+# The run.
+
+
+def test_little_memory_changes_no_number():
+    of, question = oracle("mixtral"), question_of("mixtral")
+    table = attnscope.effects(of.model, **ASKED, columns=["zero"], memory="100K")  # a head at a time
+    assert column(table, "zero") == each_head(of, lambda head: of.zero(question, head))
+
+
+def test_a_model_in_training_is_run_without_dropout_and_stays_in_training():
+    of, question = Oracle("gpt2", resid_pdrop=0.5), question_of("gpt2")
+    expected = each_head(of, lambda head: of.zero(question, head))
+    of.model.train()
+    assert column(attnscope.effects(of.model, **ASKED, columns=["zero"]), "zero") == expected
+    assert of.model.training
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_estimates_do_not_depend_on_whether_gradients_are_on(context):
+    of = oracle("gpt2")
+    with context():
+        table = attnscope.effects(of.model, **ASKED, columns=["first order"])
+    assert column(table, "first order") == pytest.approx(of.first_order(question_of("gpt2")))
+
+
+def test_nothing_stays_in_the_model():
+    of = Oracle("gemma2")
+    of.model.requires_grad_(True)
+    before = {name: each.clone() for name, each in of.model.state_dict().items()}
+    attnscope.effects(of.model, **ASKED)
+    for module in of.model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+    for name, parameter in of.model.named_parameters():
+        assert parameter.grad is None
+        assert torch.equal(parameter, before[name])

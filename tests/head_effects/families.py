@@ -211,6 +211,22 @@ causal(
     3,
 )
 
+causal("bert decoder", "BertLMHeadModel", {**BERT, "is_decoder": True}, f"bert.{BERT_OUT}", 3)
+causal(
+    "bart decoder",
+    "BartForCausalLM",
+    BART,
+    "model.decoder.layers.{}.self_attn.out_proj",
+    4,
+    (0, 1, 2),
+)
+for kind, config in {
+    "opt projected": {"word_embed_proj_dim": 12},
+    "opt post-norm": {"do_layer_norm_before": False},
+}.items():
+    config = {**shared.FAMILIES["opt"], **config}
+    causal(kind, "OPTForCausalLM", config, "model.decoder.layers.{}.self_attn.out_proj", 3)
+
 # Llama and what followed.
 
 for name, class_name in {
@@ -263,6 +279,19 @@ for name, class_name in {
 }.items():
     causal(name, class_name, NARROW, LLAMA_OUT, 6)
 causal("nanochat", "NanoChatForCausalLM", {**NARROW, "num_key_value_heads": 6}, LLAMA_OUT, 6)
+
+for kind, class_name in {
+    "mistral": "MistralForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "cohere2": "Cohere2ForCausalLM",
+}.items():
+    causal(f"{kind} sliding", class_name, {**LLAMA, "sliding_window": 3}, LLAMA_OUT, 6)
+FAMILIES["gemma3"] = Family(
+    "Gemma3ForConditionalGeneration",
+    "gemma3",
+    shared.FAMILIES["gemma3"],
+    {"text": Stack("model.language_model.layers.{}.self_attn.o_proj", 6)},
+)
 
 # Mixtures of experts.
 
@@ -555,7 +584,13 @@ for name, class_name in {
     )
 
 
-SOFT_CAPS = {"gemma2": 30.0, "vaultgemma": 30.0, "nanochat": 15.0, "recurrent_gemma": 30.0}
+SOFT_CAPS = {
+    "gemma2": 30.0,
+    "gemma2 sliding": 30.0,
+    "vaultgemma": 30.0,
+    "nanochat": 15.0,
+    "recurrent_gemma": 30.0,
+}
 """Families whose logits are capped in the end: c · tanh(logit / c)."""
 
 

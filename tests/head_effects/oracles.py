@@ -72,6 +72,8 @@ class Oracle:
     def __init__(self, name: str, **more: Any) -> None:
         self.name, self.family = name, FAMILIES[name]
         self.model = build(name, **more)
+        whole = self.model.base_model_prefix  # is missing from the names of a model without a head
+        self.prefix = "" if hasattr(self.model, whole) else f"{whole}."
         self.model.requires_grad_(False)
 
     def stack(self, name: str) -> Stack:
@@ -104,7 +106,8 @@ class Oracle:
             for name, stack in self.family.stacks.items():
                 for path, layers in stack.modules().items():
                     hook = self._hook(name, layers, change)
-                    handle = self.model.get_submodule(path).register_forward_pre_hook(hook)
+                    module = self.model.get_submodule(path.removeprefix(self.prefix))
+                    handle = module.register_forward_pre_hook(hook)
                     hooks.callback(handle.remove)
             yield
 
@@ -122,8 +125,10 @@ class Oracle:
         return exchange
 
     def logits(self, question: Question, change: Any = lambda *_: None) -> torch.Tensor:
+        """The logits; of a model without a head, its last hidden states."""
         with self.hooked(change):
-            return self.model(**question.inputs(), use_cache=False).logits
+            output = self.model(**question.inputs(), use_cache=False)
+        return output.logits if "logits" in output else output.last_hidden_state
 
     def metric(self, question: Question, replaced: dict[Head, torch.Tensor] | None = None) -> float:
         """The metric, when some heads have other outputs, `n_Q d_V`."""

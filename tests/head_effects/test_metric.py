@@ -10,13 +10,17 @@ import pytest
 import torch
 from head_effects.families import words
 from head_effects.oracles import Head, Oracle, Question, column, question_of
-from transformers import BertForSequenceClassification, GPT2ForSequenceClassification
+from transformers import BertForSequenceClassification, BertModel, GPT2ForSequenceClassification
 
 import attnscope
 
 oracle = cache(Oracle)
 IDS, OTHER = question_of("gpt2").ids, (4, 8, 15, 16, 23, 42)
 ASKED = {"ids": list(IDS), "answer": 17, "against": 23}
+
+
+def text_of(ids: tuple[int, ...]) -> str:
+    return " ".join(f"w{number}" for number in ids)
 
 
 def each_head(of: Oracle, measure: Callable[[Head], float]) -> dict[Head, float]:
@@ -90,6 +94,42 @@ def test_the_metric_of_a_classifier_is_the_logit_of_a_class(family, model):
     assert_effects(table, of, OfClasses(IDS, (2,), 1))
 
 
+def test_without_an_answer_a_decoder_has_the_loss_of_its_text():
+    of, target = oracle("t5"), (12, 33, 8)
+
+    class OfTarget(Question):
+        def of(self, logits: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(logits[0], torch.tensor(target))
+
+    table = attnscope.effects(of.model, text_of(IDS), target=text_of(target), tokenizer=words())
+    assert_effects(table, of, OfTarget(IDS, read=(0, *target[:-1])))
+
+
+def similarity_to(other: torch.Tensor) -> Question:
+    """A question about the cosine of the mean of a text's states and another."""
+
+    class OfEmbeddings(Question):
+        def of(self, states: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cosine_similarity(states[0].mean(0), other, dim=0)
+
+    return OfEmbeddings(IDS)
+
+
+def test_a_model_without_a_head_has_the_similarity_of_two_embeddings():
+    of = Oracle("bert", kind=BertModel)
+    question = similarity_to(of.logits(Question(OTHER))[0].mean(0))
+    assert_effects(attnscope.effects(of.model, ids=list(IDS), answer=list(OTHER)), of, question)
+
+
+def test_without_an_answer_it_is_how_far_the_embedding_moves():
+    of = Oracle("bert", kind=BertModel)
+    question = similarity_to(of.logits(Question(IDS))[0].mean(0))
+    table = attnscope.effects(of.model, ids=list(IDS))
+    assert table.baseline == pytest.approx(0, abs=1e-9)
+    assert column(table, "zero") == each_head(of, lambda head: -of.zero(question, head))
+    assert column(table, "mean") == each_head(of, lambda head: -of.mean(question, head))
+
+
 # Positions, heads, prompts.
 
 
@@ -134,10 +174,6 @@ def test_the_heads_of_each_stack_have_their_own_rows():
     for stack in of.family.stacks:
         effect = table[stack, 1, 2].values["zero"]
         assert effect == pytest.approx(of.zero(question, (stack, 1, 2)), abs=1e-6)
-
-
-def text_of(ids: tuple[int, ...]) -> str:
-    return " ".join(f"w{number}" for number in ids)
 
 
 def test_a_decoder_reads_its_own_text_before_the_answer():

@@ -26,23 +26,15 @@ from attnscope.process.devices import check_device_name, check_seed
 from attnscope.text import alternatives, described, nearest, shortened
 
 OPTIONS = {
-    "attention_maps": "attnscope.maps.attention_maps",
-    "attention_steps": "attnscope.maps.attention_maps",
-    "audit": "attnscope.auditing.options",
-    "card": "attnscope.model_card.options",
-    "cards": "attnscope.model_card.options",
     "compare": "attnscope.comparison.options",
     "compare_checkpoints": "attnscope.comparison.options",
     "compare_maps": "attnscope.comparison.options",
     "compute": "attnscope.textbook.options",
     "dry_run": "attnscope.textbook.options",
-    "effects": "attnscope.head_effects.options",
     "inspect": "attnscope.tracing.options",
-    "mask": "attnscope.masks.mask",
-    "measure_heads": "attnscope.heads.options",
     "trace_script": "attnscope.tracing.options",
 }
-"""The modules that declare, or import, the options of public functions."""
+"""The modules that declare the options of public functions, if it is not the function's own."""
 
 LEAST = {"copies": 1, "head": 0, "query": 0}
 """The least values of numbers that no option declares."""
@@ -112,7 +104,7 @@ def declared_of(function: Callable[..., Any]) -> dict[str, Declared]:
     """Collect what is declared about a public function's arguments, and about its `**options`."""
     function = unwrap(function)
     name = function.__name__
-    options = _options(OPTIONS[name]) if name in OPTIONS else {}
+    options = _options(OPTIONS.get(name, function.__module__))
     others = options if name in ("compute", "dry_run") else {}  # their `**options`
     return {**others, **_parameters(function, options)}
 

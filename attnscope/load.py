@@ -13,6 +13,7 @@ from attnscope.checkpoints.result import HeadWeights
 from attnscope.comparison.result import Comparison
 from attnscope.document.result import Check, Result
 from attnscope.errors import FileError, no_such_file
+from attnscope.head_effects.result import DirectSum, HeadEffects
 from attnscope.masks.planes import MatrixPlane, Plane, RangePlane
 from attnscope.masks.result import AttentionMask, AttentionMasks, Blocks
 from attnscope.model_card.cards import Cards
@@ -46,8 +47,8 @@ def load(path: str | Path) -> Result:
     """Read a result that `save` has written.
 
     Args:
-        path: a `.json` file of a trace, a head, maps, masks, a table of heads, differences of heads, an
-            experiment, a comparison, an audit, a card or cards; or a `.safetensors` file of maps, with
+        path: a `.json` file of a trace, a head, maps, masks, a table of heads, effects, differences of
+            heads, an experiment, a comparison, an audit, a card or cards; or a `.safetensors` file of maps, with
             their tokens and model.
 
     Returns:
@@ -71,7 +72,12 @@ def load(path: str | Path) -> Result:
             raise FileError(f"{path} is not a record, which is JSON.", hint=LOADABLE) from error
         raise FileError(f"{path} is not a record: {error}.", hint=LOADABLE) from error
     schema = record.get("schema") if isinstance(record, dict) else None
-    readers = {"heads": _table, "differences": _differences, "mask": _masks}
+    readers = {
+        "heads": _table,
+        "effects": _effects,
+        "differences": _differences,
+        "mask": _masks,
+    }
     kind, _, version = str(schema).removeprefix("attnscope.").partition("/")
     try:
         if version == "1" and kind in KINDS:
@@ -128,6 +134,30 @@ def _table(record: dict[str, Any]) -> HeadTable:
     rows = [_row(each, [name for name in record["metrics"] if name in each]) for each in record["heads"]]
     facts = ("model", "metrics", "sequences", "tokens", "partial", "skipped", "without_sink", "notices")
     return HeadTable(**{name: record[name] for name in facts}, layers=_stacks(record), rows=rows)
+
+
+def _effects(record: dict[str, Any]) -> HeadEffects:
+    """Return effects of heads from their record."""
+    import numpy as np
+
+    rows = [_row(each, list(record["metrics"])) for each in record["heads"]]
+    facts = ("model", "metrics", "metric", "answer", "against", "prompts", "tokens", "places")
+    facts += ("partial", "notices")
+    numbers = ("baseline", "corrupted", "correlation", "blocked")
+    direct = record["direct"]
+    at = [each["at"] for each in record["heads"] if "at" in each]
+    return HeadEffects(
+        **{name: record[name] for name in facts},
+        **{name: _value(float, record[name]) for name in numbers},
+        layers=_stacks(record),
+        rows=rows,
+        top_answers=[(each["token"], each["probability"]) for each in record["top_answers"]],
+        positions={name: np.array([each[name] for each in at], float) for name in record["metrics"]}
+        if at
+        else {},
+        sequence=[Token(text) for text in record["sequence"]],
+        direct=None if direct is None else _of_record(DirectSum, direct),
+    )
 
 
 def _differences(record: dict[str, Any]) -> HeadDifferences:

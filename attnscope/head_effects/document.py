@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import isnan
+
 from attnscope.document.blocks import Block, Table
 from attnscope.document.columns import Column
+from attnscope.head_effects.drawing import PositionsDrawing
 from attnscope.head_effects.result import HeadEffects
 from attnscope.models.heads.document import document as document_of_heads
-from attnscope.units import number_text
+from attnscope.models.heads.result import HeadRow
+from attnscope.units import MISSING, number_text
 
 
 def document(table: HeadEffects) -> list[Block]:
     """Build the heading, the heads, the parts of the logit, and notices."""
-    parts = [] if table.direct is None else [Table(part_columns(table))]
-    return document_of_heads(table, *parts)
+    more: list[Block] = [PositionsDrawing(table)] if table.positions else []
+    if table.direct is not None:
+        more.append(Table(part_columns(table)))
+    return document_of_heads(table, *more)
 
 
 def remarks(table: HeadEffects) -> list[str]:
@@ -51,4 +58,23 @@ def part_columns(table: HeadEffects) -> list[Column]:
     return [
         Column("part", "part", [[(name, "bold")] for name in parts], list(parts), lead=True),
         Column("direct", "direct", [[(number_text(each), "")] for each in values], values, right=True),
+    ]
+
+
+def position_columns(table: HeadEffects, rows: Iterable[HeadRow]) -> list[Column]:
+    """Return the columns of where each head is strongest: the position, and its token."""
+    column = table.sort or next(iter(table.positions))
+    index = {(row.stack, row.layer, row.head): i for i, row in enumerate(table.rows)}
+    places, tokens = [], []
+    for row in rows:
+        effects = table.positions[column][index[row.stack, row.layer, row.head]].tolist()
+        known = [(abs(effect), -i) for i, effect in enumerate(effects) if not isnan(effect)]
+        place = table.places[-max(known)[1]] if known else None
+        places.append(place)
+        at_token = place is not None and place < len(table.sequence)
+        tokens.append(table.sequence[place].text if at_token and place is not None else "")
+    cells = [[(MISSING if place is None else str(place), "")] for place in places]
+    return [
+        Column("at", "at", cells, places, right=True),
+        Column("token", "token", [[(repr(each), "dim")] for each in tokens], tokens),
     ]

@@ -92,7 +92,7 @@ def effects(
         block: keys that queries may not read: `0-3>last`.
         sort: the column by which heads are ranked when shown, the strongest first.
         reverse: rank the weakest first.
-        top: the number of heads to show.
+        top: the number of heads to show, ranked by the first column if there is no `sort`.
         stack: the stack of layers, if a model has several: `encoder`, `decoder`, `cross`.
         layers, heads: an index from 0, several, a range, or `0-3`; None or `all`: all.
         tokenizer: the tokenizer of a loaded model.
@@ -154,7 +154,8 @@ def effects(
     with kept_verbosity(), kept_random_state(device):
         job = EffectJob(checkpoint, inputs, request, selection, run, device, progress)
         table = job.table(prompts_given)
-        table.sort, table.reverse, table.top = order.sort, order.reverse, order.top
+        ranks = order.sort or (next(iter(table.metrics)) if order.top is not None else None)
+        table.sort, table.reverse, table.top = ranks, order.reverse, order.top
         if page:
             table.maps, table.why_no_maps = job.maps(selection)
     return table

@@ -12,9 +12,12 @@ from attnscope.text import shortened
 from attnscope.units import counted, listed, number_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
 
     from attnscope.document.blocks import Block
+    from attnscope.document.columns import Column
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,12 @@ class HeadEffects(HeadMetrics):
         from attnscope.head_effects.document import remarks
 
         return remarks(self)
+
+    def further_columns(self, rows: Iterable[HeadRow]) -> list[Column]:
+        """List the position at which each head is strongest, if each was measured by itself."""
+        from attnscope.head_effects.document import position_columns
+
+        return position_columns(self, rows) if self.positions else []
 
     def record_of(self, row: HeadRow) -> dict[str, Any]:
         """Return the record of one head, with standard errors, and effects at each position."""

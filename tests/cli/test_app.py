@@ -24,6 +24,7 @@ COMMANDS = [
     "bert",
     "model",
     "heads",
+    "effects",
     "card",
     "mask",
 ]

@@ -1,0 +1,235 @@
+"""Measure what a key's value contributes to a layer's output: ‖v_j W_O^h‖ for each head and key.
+
+A head adds Σ_j α_ij v_j W_O^h to its layer's output, so ‖α_ij v_j W_O^h‖ = α_ij ‖v_j W_O^h‖ is the size
+of what query i takes from key j. Source: Kobayashi et al. 2020, "Attention is Not Only a Weight:
+Analyzing Transformers with Vector Norms", whose f(x) is (x W_V + b_V) W_O.
+
+Nothing is known of a model's class. The output projection is the module that reads what the heads put
+out (`output_projection`), and every run is checked: this module's input must be the heads' outputs side
+by side, and its output their products with the slices of its matrix, plus its bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnscope.arrays import largest_difference
+from attnscope.errors import ModelError
+from attnscope.models.attention_hook import AttentionInputs
+from attnscope.models.output_projection import OutputProjection, output_projections
+
+if TYPE_CHECKING:
+    import torch
+
+AT_ONCE = 2**22
+"""The number of values v_j W_O^h that are in memory at once: 16 MiB of float32."""
+
+HINT = "without --weigh, the weights themselves"
+
+
+@dataclass(frozen=True)
+class OutputMatrix:
+    """The matrix of a layer's output projection, divided by heads.
+
+    Attributes:
+        name: the module's name in the model.
+        matrix: W_O, `n_head d_V d_feat`: a head's output is multiplied by its slice from the right.
+        bias: b_O, `d_feat`, or None.
+    """
+
+    name: str
+    matrix: torch.Tensor
+    bias: torch.Tensor | None
+
+
+class UnreadableMatrixError(Exception):
+    """A module's matrix cannot be read; the text is the reason."""
+
+
+def output_matrix(module: Any, projection: OutputProjection) -> OutputMatrix:
+    """Return the matrix of an output projection by heads.
+
+    Raises:
+        UnreadableMatrixError: the module is neither torch's Linear, which stores `out in`, nor
+            transformers' Conv1D, which stores `in out`; or its weights are elsewhere.
+    """
+    from torch.nn import Linear
+    from transformers.pytorch_utils import Conv1D
+
+    kind = type(module)
+    if kind not in (Linear, Conv1D):
+        raise UnreadableMatrixError(
+            f"its output projection is a {kind.__name__}, whose matrix is not known to be read"
+        )
+    stored = module.weight.detach()
+    if not stored.is_floating_point() or stored.is_meta:
+        where = "on another device" if stored.is_meta else f"{stored.dtype}".removeprefix("torch.")
+        raise UnreadableMatrixError(f"the weights of its output projection are {where}")
+    whole = stored if kind is Conv1D else stored.T  # [n_head · d_V, d_feat]
+    matrix = whole.unflatten(0, (projection.n_head, projection.d_V))
+    bias = None if module.bias is None else module.bias.detach()
+    return OutputMatrix(projection.name, matrix, bias)
+
+
+def value_norms(value: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Return ‖v_j W_O^h‖, `n_batch n_head n_K`, in float32 at least.
+
+    Args:
+        value: `n_batch n_kv_head n_K d_V`, with the bias of its projection; a group of adjacent query
+            heads shares each.
+        matrix: W_O, `n_head d_V d_feat`.
+    """
+    import torch
+
+    n_batch, n_kv_head, n_K, _ = value.shape
+    n_head, _, d_feat = matrix.shape
+    dtype = torch.promote_types(value.dtype, torch.float32)
+    norms = value.new_empty(n_batch, n_head, n_K, dtype=dtype)
+    keys = max(1, AT_ONCE // (n_batch * d_feat))
+    for head in range(n_head):
+        of_head = matrix[head].to(value.device, dtype)
+        of_group = value[:, head // (n_head // n_kv_head)]
+        for start in range(0, n_K, keys):
+            part = slice(start, start + keys)
+            norms[:, head, part] = (of_group[:, part].to(dtype) @ of_head).norm(dim=-1)
+    return norms
+
+
+class ValueNorms:
+    """The norms ‖v_j W_O^h‖ in the layers of a model, and checks of every run that they are used in.
+
+    Args:
+        name: the model's name as the user gave it.
+        model: as transformers loads it.
+        run: runs the model on a short input, to find its output projections.
+    """
+
+    def __init__(self, name: str, model: Any, run: Callable[[], Any]) -> None:
+        import torch
+
+        self.name, self.model = name, model
+        with torch.no_grad():
+            calls, projections = output_projections(model, run)
+        self._matrices: dict[str, OutputMatrix] = {}
+        self._reasons: dict[str, str] = {}  # why a layer has no matrix, by its path
+        self._expected: dict[
+            str, tuple[str, torch.Tensor]
+        ] = {}  # by module: the layer, its heads' outputs
+        for path in dict.fromkeys(call.path for call in calls):
+            if path not in projections:
+                self._reasons[path] = "no single matrix is multiplied with what its heads put out"
+                continue
+            try:
+                module = model.get_submodule(projections[path].name)
+                self._matrices[path] = output_matrix(module, projections[path])
+            except UnreadableMatrixError as error:
+                self._reasons[path] = str(error)
+
+    def of(self, inputs: AttentionInputs) -> torch.Tensor:
+        """Return ‖v_j W_O^h‖ for one layer's attention, `n_batch n_head n_K`.
+
+        Raises:
+            ModelError: the layer's output projection is not known.
+        """
+        if inputs.path not in self._matrices:
+            reason = self._reasons.get(inputs.path, "its attention was not found in a run on few tokens")
+            raise self._error(inputs.path, reason)
+        return value_norms(inputs.value, self._matrices[inputs.path].matrix)
+
+    def expect(self, path: str, output: torch.Tensor) -> None:
+        """Check in this run that a layer's output projection reads what its heads put out.
+
+        Args:
+            path: the name of the module that attends.
+            output: what its heads put out, `n_batch n_Q n_head d_V`.
+        """
+        self._expected[self._matrices[path].name] = path, output
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Compare the input and the output of each expected output projection in the runs within.
+
+        Raises:
+            ModelError: its input is not the heads' outputs, side by side; or its output is not
+                Σ_h x_h W_O^h + b_O; or it did not run.
+        """
+        failures: list[ModelError] = []
+
+        def check(module: Any, arguments: tuple[Any, ...], options: Any, y: Any, name: str) -> None:
+            if name not in self._expected:
+                return
+            path, output = self._expected.pop(name)
+            x = arguments[0] if arguments else next(iter(options.values()))
+            reason = why_not_projected(self._matrices[path], output, x, y)
+            if reason is not None:
+                failures.append(self._error(path, reason))
+                raise failures[0]
+
+        self._expected.clear()
+        with ExitStack() as hooks:
+            for name in {each.name for each in self._matrices.values()}:
+
+                def hook(module: Any, given: Any, options: Any, y: Any, name: str = name) -> None:
+                    check(module, given, options, y, name)
+
+                module = self.model.get_submodule(name)
+                hooks.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+            try:
+                yield
+            except Exception:
+                if failures:
+                    raise failures[0] from None
+                raise
+        for path, _ in self._expected.values():
+            raise self._error(path, "its output projection did not run")
+
+    def _error(self, path: str, reason: str) -> ModelError:
+        return ModelError(
+            f"the maps of {self.name} cannot be weighed by values: in {path}, {reason}.", hint=HINT
+        )
+
+
+def why_not_projected(
+    known: OutputMatrix, output: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+) -> str | None:
+    """Explain why heads' outputs and a matrix do not explain what an output projection did, if so.
+
+    Args:
+        known: the matrix by heads.
+        output: what the heads put out, `n_batch n_Q n_head d_V`.
+        x, y: the module's input and its output; their last axes are `n_head·d_V` and `d_feat`.
+    """
+    import torch
+
+    n_head, d_V, d_feat = known.matrix.shape
+    if x.numel() != output.numel() or x.shape[-1] != n_head * d_V:
+        return "its output projection reads something other than its heads' outputs"
+    heads, own = x.reshape(-1, n_head * d_V), output.to(x.device).reshape(-1, n_head * d_V)
+    eps = torch.finfo(x.dtype).eps
+    largest = float(own.nan_to_num(0.0).abs().max())  # a query without visible keys may have NaN
+    if not largest_difference(heads, own.to(x.dtype)) <= 4 * eps * largest:
+        return (
+            "what enters its output projection is not what its heads put out: a gate or a norm stands"
+            " between"
+        )
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    whole = known.matrix.to(x.device, dtype).flatten(0, 1)
+    bias = 0 if known.bias is None else known.bias.to(x.device, dtype)
+    narrow, single = torch.finfo(y.dtype).eps, torch.finfo(dtype).eps
+    of_queries = own.to(dtype).nan_to_num(0.0).norm(dim=-1)
+    products = float(of_queries.max() * whole.norm(dim=0).max())  # Cauchy-Schwarz: |x_i · w| at most
+    tolerance = 4 * narrow * float(y.nan_to_num(0.0).abs().max()) + 16 * single * products
+    rows = max(1, AT_ONCE // d_feat)
+    for start in range(0, len(heads), rows):
+        part = slice(start, start + rows)
+        computed = heads[part].to(dtype) @ whole + bias
+        difference = largest_difference(computed, y.reshape(-1, d_feat)[part].to(dtype))
+        if not difference <= tolerance:
+            return (
+                "Σ_h x_h W_O^h + b_O is not what its output projection put out: they differ by"
+                f" {difference:.2g}"
+            )
+    return None

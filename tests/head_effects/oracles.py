@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -206,6 +206,19 @@ def question_of(name: str, ids: Sequence[int] = (5, 9, 3, 20, 31, 7, 44), **more
         start = family.config["decoder_start_token_id"]
         return Question(tuple(ids), (17,), 23, read=(start, 12, 33, 8), **more)
     return Question(tuple(ids), (17,), 23, position=3 if family.masked else -1, **more)
+
+
+def asked(name: str) -> tuple[Question, dict[str, Any]]:
+    """A family's question, and the same for attnscope."""
+    question = question_of(name)
+    arguments: dict[str, Any] = {"ids": list(question.ids), "answer": 17, "against": 23}
+    if FAMILIES[name].masked:
+        arguments["position"] = question.position
+    if FAMILIES[name].decodes:  # several positions of the decoder: an answer of four tokens
+        answer = (*question.read[1:], 17)
+        question = replace(question, answer=answer, against=None, metric="log-probability")
+        arguments = {"ids": list(question.ids), "answer": list(answer)}
+    return question, arguments
 
 
 def column(table: Any, name: str) -> dict[Head, float]:

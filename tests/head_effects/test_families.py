@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from head_effects.families import FAMILIES
-from head_effects.oracles import Oracle, Question, column, question_of
+from head_effects.oracles import Oracle, Question, asked, column, question_of
 from sweeps import swept
 
 import attnscope
@@ -47,19 +47,6 @@ ADDITIVE = [name for name in MEASURED if name not in NO_DIRECT]
 FEW = ["gpt2", "llama", "bert", "t5"]
 
 oracle = cache(Oracle)
-
-
-def asked(name: str) -> tuple[Question, dict[str, Any]]:
-    """A family's question, and the same for attnscope."""
-    question = question_of(name)
-    arguments: dict[str, Any] = {"ids": list(question.ids), "answer": 17, "against": 23}
-    if FAMILIES[name].masked:
-        arguments["position"] = question.position
-    if FAMILIES[name].decodes:  # several positions of the decoder: an answer of four tokens
-        answer = (*question.read[1:], 17)
-        question = replace(question, answer=answer, against=None, metric="log-probability")
-        arguments = {"ids": list(question.ids), "answer": list(answer)}
-    return question, arguments
 
 
 def test_there_are_many_families_and_none_is_listed_that_is_not_there():

@@ -293,6 +293,37 @@ FAMILIES["gemma3"] = Family(
     {"text": Stack("model.language_model.layers.{}.self_attn.o_proj", 6)},
 )
 
+LAYERED = {
+    **LLAMA,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "vocab_size_per_layer_input": 50,
+    "hidden_size_per_layer_input": 6,
+}
+causal(
+    "gemma3n_text",  # its last two layers read the keys and values of the first two
+    "Gemma3nForCausalLM",
+    {
+        **LAYERED,
+        "num_kv_shared_layers": 2,
+        "laurel_rank": 4,
+        "intermediate_size": [28] * 4,
+        "activation_sparsity_pattern": [0.0] * 4,
+    },
+    LLAMA_OUT,
+    6,
+    (0, 1, 2, 3),
+)
+causal(
+    "gemma4_text",
+    "Gemma4ForCausalLM",
+    {**LAYERED, "per_layer_config": None},
+    LLAMA_OUT,
+    6,
+    (0, 1, 2, 3),
+)
+causal("hrm_text", "HrmTextForCausalLM", LLAMA, "model.L_module.layers.{}.self_attn.o_proj", 6)
+
 # Mixtures of experts.
 
 for name, class_name in {
@@ -312,6 +343,20 @@ for name, class_name in {
     "llama4_text": "Llama4ForCausalLM",
 }.items():
     causal(name, class_name, {**LLAMA, **EXPERTS}, LLAMA_OUT, 6)
+causal(
+    "llama4_text chunks",
+    "Llama4ForCausalLM",
+    {
+        **LLAMA,
+        **EXPERTS,
+        "num_hidden_layers": 4,
+        "attention_chunk_size": 3,
+        "no_rope_layers": [1, 1, 1, 0],
+    },
+    LLAMA_OUT,
+    6,
+    (0, 1, 2, 3),
+)
 causal("olmoe", "OlmoeForCausalLM", {**NARROW, **EXPERTS}, LLAMA_OUT, 6)
 for name, class_name in {
     "deepseek_v2": "DeepseekV2ForCausalLM",

@@ -22,7 +22,7 @@ REASONS = {
         xglm, doge, deberta, deberta-v2, roformer, rembert, megatron-bert, ibert, convbert,
         nystromformer, big_bird, longformer, yoso, mpnet, xlm, mvp
     """,
-    "attends more than once": "diffllama",
+    "attends more than once": "diffllama, hrm_text",
 }
 """Families that are refused, by the reason."""
 
@@ -30,7 +30,7 @@ NOT_ADDITIVE = {
     "a norm follows the sum": """
         bert, roberta, electra, xlm-roberta, camembert, ernie, data2vec-text, layoutlm, distilbert,
         mobilebert, nomic_bert, albert, bert decoder, bart decoder, opt post-norm, bart, marian,
-        blenderbot-small, minimax, plbart
+        blenderbot-small, minimax, plbart, gemma3n_text
     """,
     "what follows the last layer is not linear": """
         modernbert-decoder, roberta-prelayernorm, xlm-roberta-xl, esm, modernbert

@@ -150,6 +150,22 @@ def test_a_head_is_replaced_at_some_positions_only(at, other):
     )
 
 
+def test_a_head_is_patched_at_some_positions_only():
+    of, question = oracle("llama"), question_of("llama")
+    corrupt = replace(question, ids=(5, 9, 14, 20, 31, 27, 44))
+    clean, corrupted = of.metric(question), of.metric(corrupt)
+    z, other = of.outputs(question)[0], of.outputs(corrupt)[0]
+
+    def share(head: Head) -> float:
+        mixed = of.z(other, head).clone()
+        mixed[[2, 5]] = of.z(z, head)[[2, 5]]
+        return (of.metric(corrupt, {head: mixed}) - corrupted) / (clean - corrupted)
+
+    ids = list(corrupt.ids)
+    table = attnscope.effects(of.model, **ASKED, corrupt=ids, at=[2, 5], columns=["patched"])
+    assert column(table, "patched") == each_head(of, share)
+
+
 def test_each_position_has_its_own_effect():
     of, question = oracle("gpt2"), question_of("gpt2")
     columns = ["zero", "mean", "first order"]

@@ -10,7 +10,13 @@ import pytest
 import torch
 from head_effects.families import words
 from head_effects.oracles import Head, Oracle, Question, column, question_of
-from transformers import BertForSequenceClassification, BertModel, GPT2ForSequenceClassification
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    BertForSequenceClassification,
+    BertModel,
+    GPT2ForSequenceClassification,
+)
 
 import attnscope
 
@@ -259,3 +265,35 @@ def test_nothing_stays_in_the_model():
     for name, parameter in of.model.named_parameters():
         assert parameter.grad is None
         assert torch.equal(parameter, before[name])
+
+
+# A trained model.
+
+
+def test_effects_on_the_bundled_model_are_those_of_hooks(minilm):
+    """It is a BERT without a head, in float32; its tokenizer adds [CLS] and [SEP]."""
+    model = AutoModel.from_pretrained(minilm).eval()
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    d_head, head = 32, 7
+    output = model.encoder.layer[4].attention.output.dense
+
+    def embedding(text: str) -> torch.Tensor:
+        with torch.no_grad():
+            return model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+
+    def similarity() -> float:
+        return float(torch.nn.functional.cosine_similarity(embedding("The cat sat."), other, dim=0))
+
+    def remove(module: torch.nn.Module, arguments: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        z = arguments[0].clone()
+        z[..., head * d_head : (head + 1) * d_head] = 0
+        return (z,)
+
+    other = embedding("A dog ran.")
+    before = similarity()
+    with output.register_forward_pre_hook(remove):
+        after = similarity()
+    assert abs(after - before) > 1e-4
+    table = attnscope.effects("minilm", "The cat sat.", answer="A dog ran.", layers=4, heads=head)
+    assert table.baseline == pytest.approx(before, abs=1e-5)
+    assert table[4, head].values["zero"] == pytest.approx(after - before, abs=1e-5)

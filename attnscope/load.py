@@ -48,8 +48,8 @@ def load(path: str | Path) -> Result:
 
     Args:
         path: a `.json` file of a trace, a head, maps, masks, a table of heads, effects, differences of
-            heads, an experiment, a comparison, an audit, a card or cards; or a `.safetensors` file of maps, with
-            their tokens and model.
+            heads, an experiment, a comparison, an audit, a card or cards; or a `.safetensors` file of
+            maps, with their tokens and model.
 
     Returns:
         The result, without the tensors that a record leaves out. Maps from JSON have weights of six
@@ -141,8 +141,8 @@ def _effects(record: dict[str, Any]) -> HeadEffects:
     import numpy as np
 
     rows = [_row(each, list(record["metrics"])) for each in record["heads"]]
-    facts = ("model", "metrics", "metric", "answer", "against", "prompts", "tokens", "places")
-    facts += ("partial", "notices")
+    names = ("model", "metrics", "metric", "answer", "against")
+    facts = (*names, "prompts", "tokens", "places", "partial", "notices")
     numbers = ("baseline", "corrupted", "correlation", "blocked")
     direct = record["direct"]
     at = [each["at"] for each in record["heads"] if "at" in each]

@@ -116,23 +116,6 @@ EXAMPLES = {
 OF_METAVARS = {"MATRIX": "[[1,2],[3,4]]", "I": "0", "TEXT": '"The cat sat."'}
 
 
-KEYWORDS = {
-    "sdpa": ("attention", "attn", "softmax", "dot-product"),
-    "mha": ("attention", "attn", "multihead", "multi-head-attention", "self-attention"),
-    "example": ("demo", "tutorial", "worked-example"),
-    "scaling": ("scale", "sqrt"),
-    "trace": ("attention", "attn", "inspect", "debug", "shapes", "code"),
-    "compare": ("diff", "difference", "verify", "reference", "equal", "divergence"),
-    "audit": ("causal", "leak", "causality", "influence", "lookahead", "cache"),
-    "run": ("exec", "python", "script", "program", "watch"),
-    "bert": (),
-    "model": ("checkpoint", "weights", "maps", "llama", "gpt", "vit"),
-    "heads": ("metrics", "entropy"),
-    "card": ("cost", "memory", "size", "parameters", "kv-cache", "flops", "anatomy"),
-    "mask": ("masking", "mask-mod", "blocks", "sparsity", "padding"),
-}
-"""Words for which a hint suggests a command."""
-
 Flags = Mapping[str, bool]
 """The options of a command, and whether each takes a value."""
 
@@ -244,11 +227,12 @@ def option_for_words(words: str, target: str, flags: Flags) -> str | None:
     return option
 
 
-def no_such_command(words: Sequence[str]) -> OptionError:
+def no_such_command(words: Sequence[str], commands: Mapping[str, Sequence[str]]) -> OptionError:
     """Return the error for a word that is not a command.
 
     Args:
         words: the command line, which begins with the word.
+        commands: by the name of a command, words for which it is suggested.
     """
     word = words[0]
     message, line = f"there is no command {word!r}.", " ".join(map(quoted, words))
@@ -260,9 +244,9 @@ def no_such_command(words: Sequence[str]) -> OptionError:
         return OptionError(message, hint=f"attnscope model {line}")
     if word == "help":
         return OptionError(message, hint=" ".join(["attnscope", *words[1:2], "--help"]))
-    near = nearest(word, KEYWORDS)
-    topic = nearest(word, [each for about in KEYWORDS.values() for each in about])
-    names = [near] if near else [name for name, about in KEYWORDS.items() if topic in about]
+    near = nearest(word, commands)
+    topic = nearest(word, [each for about in commands.values() for each in about])
+    names = [near] if near else [name for name, about in commands.items() if topic in about]
     hint = alternatives(f"attnscope {name}" for name in names) or "attnscope --help"
     return OptionError(message, hint=hint)
 

@@ -15,7 +15,7 @@ NAMES = [
     name
     for name, result in every_result().items()
     if type(result).__name__
-    in ("Trace", "HeadWeights", "AttentionMaps", "HeadTable", "HeadDifferences", "AttentionMasks", "Scaling", "Audit", "Comparison", "Card", "Cards")
+    in ("Trace", "HeadWeights", "AttentionMaps", "HeadTable", "HeadEffects", "HeadDifferences", "AttentionMasks", "Scaling", "Audit", "Comparison", "Card", "Cards")
 ]  # fmt: skip
 
 

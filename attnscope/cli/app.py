@@ -75,6 +75,24 @@ IN_PYTHON = {
 }
 """The function that does the same as a command."""
 
+KEYWORDS = {
+    "sdpa": ("attention", "attn", "softmax", "dot-product"),
+    "mha": ("attention", "attn", "multihead", "multi-head-attention", "self-attention"),
+    "example": ("demo", "tutorial", "worked-example"),
+    "scaling": ("scale", "sqrt"),
+    "trace": ("attention", "attn", "inspect", "debug", "shapes", "code"),
+    "compare": ("diff", "difference", "verify", "reference", "equal", "divergence"),
+    "audit": ("causal", "leak", "causality", "influence", "lookahead", "cache"),
+    "run": ("exec", "python", "script", "program", "watch"),
+    "bert": (),
+    "model": ("checkpoint", "weights", "maps", "llama", "gpt", "vit"),
+    "heads": ("metrics", "entropy"),
+    "effects": ("ablation", "ablate", "patching", "attribution", "importance", "knockout"),
+    "card": ("cost", "memory", "size", "parameters", "kv-cache", "flops", "anatomy"),
+    "mask": ("masking", "mask-mod", "blocks", "sparsity", "padding"),
+}
+"""Words for which a hint suggests a command."""
+
 
 class Commands(Mapping[str, Command]):
     """The commands by name; each is imported when it is first used."""
@@ -118,7 +136,7 @@ class CommandGroup(TyperGroup):
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
             from attnscope.suggestions import no_such_command
 
-            raise no_such_command(args)
+            raise no_such_command(args, KEYWORDS)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:

@@ -14,7 +14,6 @@ import torch
 
 from attnscope.errors import OptionError
 from attnscope.head_effects.baseline import Baseline
-from attnscope.head_effects.head_outputs import AttendingLayer
 from attnscope.head_effects.metric import predict
 from attnscope.models.attention_hook import (
     AttentionInputs,
@@ -24,8 +23,8 @@ from attnscope.models.attention_hook import (
 )
 from attnscope.models.load import as_model_error
 
-Heads = dict[str, list[list[int]]]
-"""By the path of the module that attends: for each sequence, the heads in which keys are blocked."""
+Heads = dict[int, list[list[int]]]
+"""By the index of a layer: for each sequence, the heads in which keys are blocked."""
 
 
 @dataclass(frozen=True)
@@ -50,30 +49,40 @@ def blocked_effects(
     baseline: Baseline, blocks: BlockedKeys, index: int, heads: Sequence[int]
 ) -> list[float]:
     """Return how much the metric changes if keys are blocked in one head of a layer, for each head."""
-    layer = baseline.layers[index]
-    values = _run(baseline, blocks, {layer.path: [[head] for head in heads]}, len(heads), layer)
+    values = _run(baseline, blocks, {index: [[head] for head in heads]}, len(heads), restart=True)
     return (values.double() - baseline.value).tolist()
 
 
-def blocked_at_once(baseline: Baseline, blocks: BlockedKeys, heads: dict[str, list[int]]) -> float:
+def blocked_at_once(baseline: Baseline, blocks: BlockedKeys, heads: dict[int, list[int]]) -> float:
     """Return how much the metric changes if keys are blocked in several heads of several layers."""
-    values = _run(baseline, blocks, {path: [own] for path, own in heads.items()}, 1, None)
+    values = _run(baseline, blocks, {index: [own] for index, own in heads.items()}, 1, restart=False)
     return float(values[0]) - baseline.value
 
 
 def _run(
-    baseline: Baseline, blocks: BlockedKeys, heads: Heads, n_row: int, restart: AttendingLayer | None
+    baseline: Baseline, blocks: BlockedKeys, heads: Heads, n_row: int, *, restart: bool
 ) -> torch.Tensor:
-    """Return the metric of several sequences, in which keys are blocked in some heads."""
+    """Return the metric of several sequences, in which keys are blocked in some heads.
+
+    Args:
+        baseline: the run without a change.
+        blocks: the keys and queries.
+        heads: the heads.
+        n_row: the number of sequences.
+        restart: whether the layers before the only one with such heads return what they returned before.
+    """
+    index = {(layer.path, layer.turn): i for i, layer in enumerate(baseline.layers)}
+    turns: dict[str, int] = {}
 
     def call(kernel: KernelCall) -> Any:
-        if kernel.path not in heads:
+        turn = turns[kernel.path] = turns.get(kernel.path, -1) + 1
+        own = heads.get(index.get((kernel.path, turn), -1))
+        if own is None:
             return kernel.compute()
-        inputs = attention_inputs(kernel)
-        return replace(kernel, mask=_mask(inputs, blocks, heads[kernel.path])).compute()
+        return replace(kernel, mask=_mask(attention_inputs(kernel), blocks, own)).compute()
 
     repeated = {name: each.expand(n_row, *each.shape[1:]) for name, each in baseline.inputs.items()}
-    path = restart.path if restart is not None and baseline.restarts else ""
+    path = baseline.layers[min(heads)].path if restart and baseline.restarts else ""
     with (
         torch.no_grad(),
         as_model_error(baseline.checkpoint),

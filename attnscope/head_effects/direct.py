@@ -27,8 +27,9 @@ from attnscope.head_effects.metric import Kind, PredictionMetric, predict
 from attnscope.head_effects.restart import layers_of
 from attnscope.models.load import as_model_error
 
-TOLERANCE = 1e-4
-"""The largest difference between a logit and the sum of all parts, relative to the size of the parts."""
+TOLERANCES = {torch.float16: 5e-3, torch.bfloat16: 3e-2}
+"""The largest difference between a logit and the sum of all parts, relative to the size of the parts, if
+the model rounds to 16 bits; otherwise, 1e-4."""
 
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap")
 """The names of the final soft cap in configurations."""
@@ -287,7 +288,8 @@ def _collected(
     logit = float(value.detach())
     total = sum(float(each.sum()) for each in heads) + sum(parts.values())
     terms = sum(abs(each) for each in parts.values()) + abs(logit)
-    if not abs(total - logit) <= TOLERANCE * max(1.0, terms):
+    tolerance = TOLERANCES.get(baseline.prediction.dtype, 1e-4)
+    if not abs(total - logit) <= tolerance * max(1.0, terms):
         raise NotAdditiveError(
             f"all contributions sum to {total:.4g}, and the logit is {logit:.4g}: what follows"
             " the last layer is not linear"

@@ -252,9 +252,7 @@ class EffectMeasurer:
                     return effects
         if BLOCKED in columns:
             blocks = self._blocks(clean.layers, prompt)
-            heads: dict[str, list[int]] = {}
-            for index, changes in work:
-                heads.setdefault(clean.layers[index].path, []).extend(each.head for each in changes)
+            heads = {index: [each.head for each in changes] for index, changes in work}
             effects.blocked = blocked_at_once(clean, blocks, heads)
         return effects
 

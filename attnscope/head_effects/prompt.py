@@ -100,7 +100,8 @@ def task_of(model: Any) -> Task:
     Raises:
         ModelError: nothing that has a metric.
     """
-    name, config = type(model).__name__, model.config
+    adapted = model.get_base_model() if hasattr(model, "get_base_model") else model  # of peft
+    name, config = type(adapted).__name__, model.config
     if name.endswith("ForSequenceClassification"):
         return Task.CLASS
     if getattr(config, "is_encoder_decoder", False):

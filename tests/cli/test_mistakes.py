@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.core import TyperOption
 
-from attnscope.cli.app import COMMANDS, Commands
-from attnscope.suggestions import EXAMPLES, KEYWORDS, SYNONYMS, likely_target
+from attnscope.cli.app import COMMANDS, KEYWORDS, Commands
+from attnscope.suggestions import EXAMPLES, SYNONYMS, likely_target
 from attnscope.text import nearest
 
 NOTHING = "attnscope --help"
@@ -109,6 +109,9 @@ def test_no_command_has_an_option_that_is_a_synonym_of_another_of_its_own_option
     """Such a synonym would never be read, unless it is an option of its own: `trace --verify`."""
     own_options = {
         ("audit", "--text"): "input",
+        ("effects", "--heads"): "head",
+        ("effects", "--head"): "heads",
+        ("effects", "--layer"): "layers",
         ("compare", "--text"): "input",
         ("mask", "--text"): "input",
         ("mask", "--nq"): "tokens",
@@ -124,7 +127,11 @@ def test_no_command_has_an_option_that_is_a_synonym_of_another_of_its_own_option
 @pytest.mark.parametrize(
     ("line", "others", "hint"),
     [
-        ("sdpa --layer 0", "mha, mask, compare, bert, model and heads have", "attnscope mha --help"),
+        (
+            "sdpa --layer 0",
+            "mha, mask, compare, bert, model, effects and heads have",
+            "attnscope mha --help",
+        ),
         ("mha --layout rows", "sdpa, compare and example have", "attnscope sdpa --help"),
         ("heads minilm --query 3", "bert, model, sdpa and example have", "attnscope bert --help"),
         ("sdpa --search", "trace has", "attnscope trace --help"),

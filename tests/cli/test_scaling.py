@@ -167,7 +167,7 @@ def test_what_is_no_width_is_refused(attnscope, wrong):
         (["--dtype", "int8"], "'int8' is not a dtype that attention runs in.",
          "--dtype float64, float32, float16, bfloat16"),
         (["--seed", 2**64], f"{2**64} is not a valid seed: it does not fit into 64 bits.", "--seed 0"),
-        (["--device", "cuda"], "scaling has no option --device; sdpa, mha, mask, audit, trace, bert, model and heads have it.", "attnscope sdpa --help"),
+        (["--device", "cuda"], "scaling has no option --device; sdpa, mha, mask, audit, trace, bert, model, heads and effects have it.", "attnscope sdpa --help"),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, arguments, message, hint):

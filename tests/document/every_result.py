@@ -24,6 +24,7 @@ from attnscope.comparison.result import (
     WeightCopy,
 )
 from attnscope.document.result import Check, Finding, Stats
+from attnscope.head_effects.result import DirectSum, HeadEffects
 from attnscope.maps.differences import MapDifferences, WeightChange
 from attnscope.masks.planes import MatrixPlane
 from attnscope.masks.result import AttentionMasks
@@ -69,6 +70,45 @@ def differences(equal: bool = False) -> HeadDifferences:
         rows[5].values.update(W_Q=0.25, b_Q=inf, rank_W_Q=12)
     dtypes = ("float32", "bfloat16")
     return HeadDifferences("a model", "b", None, dtypes, metrics, {"self": (2, 3)}, rows, ["a notice"])
+
+
+def effects(**more: Any) -> HeadEffects:
+    """Return effects of two layers of three heads, above and below 0."""
+    metrics = {"zero": "the metric's change without it", "direct": "what it adds to the logit"}
+    rows = [
+        HeadRow("self", layer, head, {"zero": 0.4 - layer, "direct": head - 1.5}, dict.fromkeys(metrics))
+        for layer in range(2)
+        for head in range(3)
+    ]
+    rows[4].values["zero"] = None
+    return HeadEffects(
+        "a model",
+        metrics,
+        "logit of the answer, minus that of the other answer",
+        1.25,
+        {"self": (2, 3)},
+        rows,
+        answer=" Mary",
+        against=" John",
+        top_answers=[(" Mary", 0.7), (" <b>", 0.1)],
+        tokens=4,
+        sequence=[Token(f" word{i}") for i in range(4)],
+        notices=["a notice"],
+        **more,
+    )
+
+
+def effects_at_positions() -> HeadEffects:
+    """Return effects at each of four positions, and what sums to the logit."""
+    at = np.linspace(-1, 1, 48).reshape(2, 6, 4)
+    return effects(
+        positions={"zero": at[0], "direct": at[1]},
+        places=[0, 1, 2, 3],
+        direct=DirectSum(-3.0, {"embeddings": 2.0, "MLP 0": 2.5, "biases": -0.25}, 1.25, 0.0),
+        correlation=0.9,
+        corrupted=-0.5,
+        blocked=-0.75,
+    )
 
 
 def maps(n: int = 5, heads: int = 3, **more: Any) -> AttentionMaps:
@@ -290,6 +330,9 @@ def every_result() -> dict[str, Any]:
         "maps": maps(),
         "metrics": head_table(),
         "ranked metrics": head_table().ranked("self", top=2),
+        "effects": effects(),
+        "ranked effects": effects().ranked("direct", top=2),
+        "effects at positions": effects_at_positions(),
         "differences": differences(),
         "equal heads": differences(equal=True),
         "ranked differences": differences().ranked("W_Q", top=2),

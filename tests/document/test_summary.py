@@ -15,6 +15,7 @@ EXPECTED = {
     "one map": "AttentionMaps(a model: layer 0, head 0, 5 queries × 5 keys)",
     "maps": "AttentionMaps(a model: 3 heads, 5 queries × 5 keys)",
     "metrics": "HeadTable(tiny: 72 heads, 6 metrics, 1 sequence, 1,313 tokens)",
+    "effects": "HeadEffects(a model: 6 heads, logit of the answer, minus that of the other answer 1.25)",
     "differences": "HeadDifferences(a model → b: float32 → bfloat16, 2 of 6 heads differ)",
     "equal heads": "HeadDifferences(a model → b: float32 → bfloat16, 6 heads equal bit for bit)",
     "changed maps": "MapDifferences(a model: text A → text B: 5 tokens, 3 of 3 heads differ)",

@@ -81,7 +81,7 @@ softmaxes = cache(lambda family: Softmaxes(Oracle(family), asked(family)[0]))
 
 BLOCKED = (
     "gpt2 llama gemma2 gpt_oss bert opt phi afmoe jamba deepseek_v3 qwen3_next modernbert falcon_h1 "
-    "mixtral"
+    "mixtral albert"
 ).split()
 
 

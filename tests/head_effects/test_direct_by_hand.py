@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 from head_effects.direct_by_hand import STREAMS, direct_by_hand
-from head_effects.oracles import Oracle, question_of
+from head_effects.oracles import Oracle, column, question_of
 from sweeps import swept
 
 import attnscope
@@ -47,3 +49,16 @@ def test_the_hand_accounts_for_the_whole_logit(family):
     total = sum(by_hand.heads.values()) + sum(by_hand.parts.values())
     assert total == pytest.approx(by_hand.logit, abs=1e-5)
     assert by_hand.logit == pytest.approx(of.uncapped(question), abs=1e-5)
+
+
+@pytest.mark.parametrize("family", swept(STREAMS, default=["gpt2", "gemma2"]))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_narrow_numbers_are_rounded_and_not_refused(family, dtype):
+    by_hand, _ = measured(family)
+    model, ids = deepcopy(oracle(family).model).to(dtype), list(question_of(family).ids)
+    table = attnscope.effects(model, ids=ids, answer=17, against=23, columns=["direct"])
+    # bfloat16 has 8 bits, and so have the weights.
+    tolerance = 1e-5 if dtype == torch.float32 else 2**-8 * 10
+    of_heads = {head: by_hand.heads.get(head, 0.0) for head in column(table, "direct")}
+    assert column(table, "direct") == pytest.approx(of_heads, abs=tolerance)
+    assert table.direct.value == pytest.approx(by_hand.logit, abs=tolerance)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from head_effects.families import words
 from head_effects.oracles import Head, Oracle, Question, column, question_of
+from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModel,
     AutoTokenizer,
@@ -252,6 +253,16 @@ def test_estimates_do_not_depend_on_whether_gradients_are_on(context):
     with context():
         table = attnscope.effects(of.model, **ASKED, columns=["first order"])
     assert column(table, "first order") == pytest.approx(of.first_order(question_of("gpt2")))
+
+
+def test_a_model_with_an_adapter_is_measured_with_it():
+    of, question = Oracle("llama"), question_of("llama")
+    before = of.metric(question)
+    torch.manual_seed(0)
+    adapter = LoraConfig(r=2, target_modules=["q_proj", "v_proj", "o_proj"], init_lora_weights=False)
+    adapted = get_peft_model(of.model, adapter).double().eval()  # within of.model
+    assert abs(of.metric(question) - before) > 0.1
+    assert_effects(attnscope.effects(adapted, **ASKED), of, question)
 
 
 def test_nothing_stays_in_the_model():

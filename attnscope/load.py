@@ -19,6 +19,7 @@ from attnscope.masks.result import AttentionMask, AttentionMasks, Blocks
 from attnscope.model_card.cards import Cards
 from attnscope.model_card.result import Card
 from attnscope.models.heads.result import HeadRow, HeadTable
+from attnscope.models.maps.numbers import NUMBERS, WEIGHTS
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Token
 from attnscope.observe.trace import Trace
@@ -253,12 +254,21 @@ def _maps_of_record(path: Path, record: dict[str, Any]) -> AttentionMaps:
     facts = ("model", "stack", "n_layer", "n_head", "n_kv_head", "first_query", "notices")
     return AttentionMaps(
         **{name: record[name] for name in facts},
+        numbers=_numbers(record),
         query_tokens=queries,
         key_tokens=keys,
         maps=own,
         left_out=record["without_sink"] or [],
         checks=[_of_record(Check, each) for each in record["checks"]] or None,
     )
+
+
+def _numbers(record: dict[str, Any]) -> str:
+    """Return what the numbers of maps are; records without it are older, and hold weights."""
+    numbers = record.get("numbers", WEIGHTS.name)
+    if numbers not in NUMBERS:
+        raise ValueError(f"no maps have the numbers {numbers!r}")
+    return str(numbers)
 
 
 def _maps_of_tensors(path: Path) -> AttentionMaps:
@@ -280,6 +290,7 @@ def _maps_of_tensors(path: Path) -> AttentionMaps:
             ]
             for axis in ("query_tokens", "key_tokens"):
                 facts[axis] = [Token(**each) for each in facts[axis]]
+            facts["numbers"] = _numbers(facts)
             return AttentionMaps(**facts, maps=own)
     except (OSError, SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, FileError):

@@ -128,6 +128,7 @@ def _check_options_of_weights(
         "--generate": reads.generate,
         "--query": shown.query,
         "--top": shown.top,
+        "--weigh": shown.weigh,
     } | more
     for name, value in about_attention.items():
         if value is not None and value is not False:

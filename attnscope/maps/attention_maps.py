@@ -48,6 +48,7 @@ def attention_maps(
     query: int | str | None = None,
     top: int | None = None,
     without_sink: bool = False,
+    weigh: str | None = None,
     pool: str | None = None,
     steps: bool = False,
     stats: bool = False,
@@ -94,6 +95,8 @@ def attention_maps(
             is kept unpooled.
         top: the number of each query's strongest keys to list.
         without_sink: leave the first token and special ones out of these, and of the scale of colours.
+        weigh: `value`: multiply each weight α_ij by ‖v_j W_O^h‖, the norm of what the value of key j
+            adds to the layer's output (Kobayashi et al. 2020). Rows then do not sum to 1.
         pool: `max` or `mean`: pool maps to at most 256 × 256 cells; `none`: never. None: if whole maps
             take 256 MiB or more.
         steps: trace the attention of the layer step by step, too.
@@ -112,8 +115,8 @@ def attention_maps(
         progress: called with the progress of the work.
 
     Returns:
-        Weights after the softmax, float32, `n_Q n_K` for each head; checks, steps, `collected` and
-        `metrics` if requested, else None.
+        Weights after the softmax, or the numbers that `numbers` names, float32, `n_Q n_K` for each head;
+        checks, steps, `collected` and `metrics` if requested, else None.
 
     Raises:
         OptionError: options contradict each other, or the model does not support them.
@@ -324,10 +327,17 @@ def _collect(request: MapRequest, run: _LoadedRun, progress: Progress) -> Attent
         if request.verify:
             from attnscope.maps.verify import verify
 
-            maps.checks = verify(checkpoint, model, reading, run.selection, collected)
+            given = (checkpoint, model, reading, run.selection)
+            if collected.weights:
+                weights = replace(collected, stacks=collected.weights)
+                maps.checks = verify(*given, weights, what="weight map")
+                maps.checks += [] if collected.projected is None else [collected.projected]
+            else:
+                maps.checks = verify(*given, collected)
         _check_query(maps)
     if request.page:
         maps.collected, maps.metrics = collected.stacks, _metrics(reading, collected)
+        maps.of_weights = collected.weights
     if request.steps:
         maps.steps = _steps(request, collected, maps)
     return maps
@@ -335,14 +345,18 @@ def _collect(request: MapRequest, run: _LoadedRun, progress: Progress) -> Attent
 
 def _run_model(request: MapRequest, run: _LoadedRun) -> CollectedMaps:
     """Run the model and collect its maps, whole or pooled."""
+    from attnscope.models.maps.collect import collect_maps, norms_of_values
+
     arguments = (run.checkpoint, run.model, run.reading, run.selection)
+    weighed = request.display.weigh is not None
+    norms = norms_of_values(run.checkpoint, run.model, run.reading) if weighed else None
     if run.pooled is not None:
         from attnscope.maps.pooled import collect_pooled
 
-        return collect_pooled(*arguments, run.pooled)
-    from attnscope.models.maps.collect import collect_maps
-
-    return collect_maps(*arguments, keep=run.stack if request.steps else None)
+        pooled = replace(run.pooled, norms=norms, keep_weights=request.keeps_weights)
+        return collect_pooled(*arguments, pooled)
+    keep = run.stack if request.steps else None
+    return collect_maps(*arguments, keep=keep, norms=norms, keep_weights=request.keeps_weights)
 
 
 # Before a model is loaded.
@@ -449,10 +463,10 @@ def _metrics(reading: Reading, collected: CollectedMaps) -> HeadTable:
     from attnscope.maps.memory import separators
     from attnscope.maps.metrics import measure, table
 
-    rows = collected.measured
+    rows, stacks = collected.measured, collected.weights or collected.stacks
     if not rows:
-        rows = [row for maps in collected.stacks for row in measure(maps, separators(reading))]
-    return table(collected.stacks, rows)
+        rows = [row for maps in stacks for row in measure(maps, separators(reading))]
+    return table(stacks, rows)
 
 
 def _steps(request: MapRequest, collected: CollectedMaps, maps: AttentionMaps) -> Trace:

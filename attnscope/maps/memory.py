@@ -65,7 +65,7 @@ def is_pooled(request: MapRequest, config: Any, reading: Reading, selection: Hea
 
 def bytes_of_whole(request: MapRequest, config: Any, reading: Reading, selection: HeadSelection) -> int:
     """Return the bytes of whole maps and of what is computed from them."""
-    whole = bytes_of_maps(config, reading, selection)
+    whole = bytes_of_maps(config, reading, selection) * (1 + request.keeps_weights)
     one = whole // number_of_maps(config, reading, selection)  # a copy of the one that is shown
     return max(request.copies, 1) * whole + one
 
@@ -147,5 +147,6 @@ def _kept(
     """Return the bytes kept of pooled maps, and the number of values for each pair of tokens."""
     n = n_tokens(request, reading)
     kept = 2 * 4 * min(n, MAX_CELLS) ** 2 * number_of_maps(config, reading, selection)
+    kept *= 1 + request.keeps_weights
     kept += 12 * n * (request.display.top or 0)
     return {"kept": kept, "pairs": N_PAIRS if request.page else 0}

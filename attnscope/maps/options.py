@@ -25,6 +25,12 @@ class Pool(StrEnum):
     NONE = "none"
 
 
+class Weigh(StrEnum):
+    """What weights are multiplied with; `value`: the norm of the key's value behind W_O."""
+
+    VALUE = "value"
+
+
 @dataclass(frozen=True)
 class HeadOptions:
     """The heads that are shown; layers and heads are arguments of `parse_indices`."""
@@ -87,6 +93,11 @@ class ShownOptions:
     )
     top: int | None = option(
         "List the K largest weights of each query.", metavar="K", min=1, common=True
+    )
+    weigh: Weigh | None = option(
+        "value: multiply each weight by the norm of what the key's value adds to the output, ‖v_j W_O‖.",
+        metavar="value",
+        common=True,
     )
     without_sink: bool = option(
         "Ignore the first token and special tokens in --top and in the colour scale.",

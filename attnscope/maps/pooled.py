@@ -8,6 +8,7 @@ tokens checks for each layer that this attention equals the model's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,10 @@ from attnscope.models.forward import main_output, run
 from attnscope.models.heads.result import HeadRow
 from attnscope.models.load import as_model_error, disable_cache
 from attnscope.models.maps.capture import CollectedMaps, HeadSelection, Layer, MapCollector
-from attnscope.models.maps.collect import add_notice, first_tokens, selected_stacks
+from attnscope.models.maps.collect import add_notice, first_tokens, no_values, selected_stacks
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokenize import Reading
+from attnscope.models.value_norms import ValueNorms
 
 if TYPE_CHECKING:
     import torch
@@ -52,6 +54,8 @@ class Pooled:
         of_whole: the heads of these whole maps, in one stack.
         separators: the special tokens that end a text, if metrics are to be measured; None: they are
             not.
+        norms: the norms of values by which weights are multiplied; None: they are not.
+        keep_weights: whether the weights themselves are pooled, too.
         watch: called after each block with the layer, the number of layers, and the share of queries
             that are done.
     """
@@ -65,6 +69,8 @@ class Pooled:
     whole: MapsFile | None = None
     of_whole: HeadSelection | None = None
     separators: Collection[str] | None = None
+    norms: ValueNorms | None = None
+    keep_weights: bool = False
     watch: Callable[[int, int, float], None] | None = None
 
 
@@ -90,13 +96,24 @@ def collect_pooled(
         run(model, few, logits=False)
     tested, stacks = trial.collector, selected_stacks(model, reading, selection)
     for reason in why_eager(checkpoint.name, stacks, tested.unexplained, tested.n_layer).values():
+        if pooled.norms is not None:
+            raise no_values(reason)
         raise ModelError(
             f"{reason}. Its maps come from its own eager attention, which computes them whole and"
             " cannot pool them.",
             hint="--pool none, if memory suffices; or a shorter text without --pool",
         )
-    pooler = Pooler(MapCollector(checkpoint.name, model, reading, selection), pooled, tested.layers)
-    with attending(model, pooler.attend), as_model_error(checkpoint):
+    collector = MapCollector(
+        checkpoint.name,
+        model,
+        reading,
+        selection,
+        norms=pooled.norms,
+        keep_weights=pooled.keep_weights,
+    )
+    pooler = Pooler(collector, pooled, tested.layers)
+    checked = nullcontext() if pooled.norms is None else pooled.norms.checked()
+    with checked, attending(model, pooler.attend), as_model_error(checkpoint):
         output = run(model, reading, logits=False)
     result = pooler.collector.result(main_output(output))
     result.measured = pooler.measured
@@ -157,42 +174,68 @@ class Pooler:
             maps.pooling = Pooling(pooled.shown, queries, cells(maps.key_tokens))
         dtype = torch.promote_types(inputs.query.dtype, torch.float32)
         like = torch.empty(0, dtype=dtype, device=inputs.query.device)
+        norms = None if pooled.norms is None else pooled.norms.of(inputs)
         cell_pooler = CellPooler(heads, maps.pooling.queries, maps.pooling.keys, like)
-        rows: dict[int, PooledRows] = {}
-        without = sink_positions(key.special for key in maps.key_tokens) if pooled.without_sink else []
-        if pooled.head is not None:
-            of = (layer.stack, layer.number, layer.n_head)
-            for head in pooled.head.heads_of(*of, first=not maps.maps):
-                rows[head] = PooledRows(head, first, layer.n_K, pooled.query, pooled.top, without)
-
+        weight_pooler = None
+        if layer.stack in self.collector.weights:
+            self.collector.weights[layer.stack].pooling = maps.pooling
+            weight_pooler = CellPooler(heads, maps.pooling.queries, maps.pooling.keys, like)
+        rows = self._kept_rows(layer, maps)
         whole = self._heads_of_whole(layer, maps)
         measurement = None
         if pooled.separators is not None:
             measurement = Measurement(maps, layer.n_Q, pooled.separators, like, self._store)
 
         def on_block(block: Block) -> None:
+            if measurement is not None:
+                measurement.rows.add(block)
+            if weight_pooler is not None:
+                weight_pooler.add(block)
+            if norms is not None:
+                block.attention.mul_(norms[:, :, None, block.keys.start : block.keys.stop])
             cell_pooler.add(block)
             for of_head in rows.values():
                 of_head.add(block)
-            if measurement is not None:
-                measurement.rows.add(block)
             for head in whole:
                 self._write(block, layer.number, head, first, layer.n_K)
             if pooled.watch is not None:
                 pooled.watch(layer.number, layer.n_layer, block.queries.stop / layer.n_Q)
 
         collected = self.blockwise.attend(inputs, on_block)
+        if pooled.norms is not None:
+            pooled.norms.expect(inputs.path, collected)
         if measurement is not None:
             values = measurement.values()
             self.measured += [head_row(layer.stack, layer.number, head, values[head]) for head in heads]
+        maps.maps += self._pooled_maps(layer, heads, cell_pooler, rows)
+        if weight_pooler is not None:
+            of_weights = self._pooled_maps(layer, heads, weight_pooler, {})
+            self.collector.weights[layer.stack].maps += of_weights
+        return collected
+
+    def _kept_rows(self, layer: Layer, maps: AttentionMaps) -> dict[int, PooledRows]:
+        """Return, by head, what keeps a query's row and the strongest keys of a layer, if requested."""
+        pooled, rows = self.pooled, {}
+        without = sink_positions(key.special for key in maps.key_tokens) if pooled.without_sink else []
+        if pooled.head is not None:
+            of, first = (layer.stack, layer.number, layer.n_head), maps.first_query
+            for head in pooled.head.heads_of(*of, first=not maps.maps):
+                rows[head] = PooledRows(head, first, layer.n_K, pooled.query, pooled.top, without)
+        return rows
+
+    def _pooled_maps(
+        self, layer: Layer, heads: list[int], pooler: CellPooler, rows: dict[int, PooledRows]
+    ) -> list[AttentionMap]:
+        """Return the pooled maps of some heads of a layer, with the rows that are kept of them."""
         group = layer.n_head // layer.n_kv_head
-        means, largest = (each.float().cpu().numpy() for each in (cell_pooler.mean, cell_pooler.max))
+        means, largest = (each.float().cpu().numpy() for each in (pooler.mean, pooler.max))
+        maps = []
         for head, mean, most in zip(heads, means, largest, strict=True):
-            shown = mean if pooled.shown == "mean" else most
+            shown = mean if self.pooled.shown == "mean" else most
             row, top = rows[head].result() if head in rows else (None, None)
             of_layer = (layer.number, head, head // group)
-            maps.maps.append(AttentionMap(*of_layer, shown, mean, most, row, top))
-        return collected
+            maps.append(AttentionMap(*of_layer, shown, mean, most, row, top))
+        return maps
 
     def _heads_of_whole(self, layer: Layer, maps: AttentionMaps) -> list[int]:
         """Return the heads of a layer whose whole maps are kept; begin the file at the first layer."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.errors import OptionError, warn_unused
-from attnscope.maps.options import HeadOptions, MapRun, Pool, ShownOptions
+from attnscope.maps.options import HeadOptions, MapRun, Pool, ShownOptions, Weigh
 from attnscope.models.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class MapRequest:
         """Whether whole maps are saved: a file has pooled ones only on request."""
         return self.save is not None and not self.display.pools
 
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether the weights themselves are needed beside numbers computed from them."""
+        return self.display.weigh is not None and (self.page or self.verify)
+
     def check(self) -> None:
         """Raise an AttnscopeError for mistakes that need no model to be known; warn of idle options."""
         from attnscope.process.budget import parse_size
@@ -64,6 +69,8 @@ class MapRequest:
                 raise OptionError(f"{option} is {count}, but must be 1 or more.")
         if self.display.pool not in (None, *Pool):
             raise OptionError(f"there is no --pool {self.display.pool}.", hint=", ".join(Pool))
+        if self.display.weigh not in (None, *Weigh):
+            raise OptionError(f"there is no --weigh {self.display.weigh}.", hint=", ".join(Weigh))
         of_texts = {
             "--truncate": self.inputs.truncate,
             "--pool": self.display.pool,
@@ -111,6 +118,8 @@ class MapRequest:
         yield steps and display.pools, message, "one of the two"
         message = "--steps shows whole tensors, and --without-sink leaves out keys."
         yield steps and display.without_sink, message, "one of the two"
+        message = f"--steps shows the weights themselves, and --weigh {display.weigh} multiplies them."
+        yield steps and display.weigh, message, "one of the two"
         message = f"--steps are those of one layer, and --layer is {heads.layers}."
         yield steps and not heads.one_layer, message, "--steps --layer 0"
         for option, value in {"--top": display.top, "--query": display.query}.items():

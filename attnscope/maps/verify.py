@@ -37,6 +37,8 @@ def verify(
     reading: Reading,
     selection: HeadSelection,
     collected: CollectedMaps,
+    *,
+    what: str = "map",
 ) -> list[Check]:
     """Make two comparisons with the model itself.
 
@@ -50,6 +52,7 @@ def verify(
         model: the model that was observed.
         reading, selection: its inputs, and the selected maps.
         collected: the collected maps.
+        what: what one of them is called in a check.
 
     Returns:
         A check for the maps of each stack, and one for the output, unless maps are pooled.
@@ -61,7 +64,11 @@ def verify(
     ours = [each for each in collected.stacks if each.stack not in collected.eager]
     checks = [
         Check(
-            _name(each), None, None, None, note="not compared: these maps are from its eager attention"
+            _name(each, what),
+            None,
+            None,
+            None,
+            note="not compared: these maps are from its eager attention",
         )
         for each in eager_stacks
     ]
@@ -71,10 +78,12 @@ def verify(
             eager = eager_maps(checkpoint, model, reading, selection, stacks)
         except NotWeightsError:
             note = "not compared: its eager attention does not return weights"
-            checks += [Check(_name(each), None, None, None, note=note) for each in ours]
+            checks += [Check(_name(each, what), None, None, None, note=note) for each in ours]
         else:
             theirs = {each.stack: each for each in eager.stacks}
-            of_maps = {each.stack: _of_maps(each, theirs[each.stack], model.dtype) for each in ours}
+            of_maps = {
+                each.stack: _of_maps(each, theirs[each.stack], model.dtype, what) for each in ours
+            }
             if any(not check.ok for check in of_maps.values()):
                 spread = _spread_of_rounding(checkpoint, model, reading, selection)
                 for stack in of_maps.keys() & spread.keys():
@@ -88,7 +97,7 @@ def verify(
     return [*checks, Check.within("output, hooked = unhooked", difference, 0.0)]
 
 
-def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> Check:
+def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype, what: str) -> Check:
     """Compare two sets of maps by their largest difference."""
     import torch
 
@@ -111,7 +120,7 @@ def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> 
                 "compared without the sink's share, which the model removes from the weights that"
                 " it returned"
             )
-    return Check.within(_name(ours), largest, tolerance, note)
+    return Check.within(_name(ours, what), largest, tolerance, note)
 
 
 def _beside_rounding(check: Check, spread: float, dtype: torch.dtype) -> Check:
@@ -161,11 +170,11 @@ def _largest(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
     return float(torch.tensor([largest_difference(*pair) for pair in pairs]).max())
 
 
-def _name(maps: AttentionMaps) -> str:
+def _name(maps: AttentionMaps, what: str) -> str:
     n = len(maps.maps)
     kind = "" if maps.stack == "self" else f"{maps.stack} "
     kind = f"{kind}pooled " if maps.pooling else kind
-    return f"{n} {kind}map{'s' * (n > 1)} = eager's"
+    return f"{n} {kind}{what}{'s' * (n > 1)} = eager's"
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

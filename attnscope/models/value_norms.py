@@ -49,6 +49,10 @@ class UnreadableMatrixError(Exception):
     """A module's matrix cannot be read; the text is the reason."""
 
 
+class NotProjectedError(Exception):
+    """An output projection did something else than multiply heads' outputs; the text is the reason."""
+
+
 def output_matrix(module: Any, projection: OutputProjection) -> OutputMatrix:
     """Return the matrix of an output projection by heads.
 
@@ -105,12 +109,17 @@ class ValueNorms:
         name: the model's name as the user gave it.
         model: as transformers loads it.
         run: runs the model on a short input, to find its output projections.
+
+    Attributes:
+        difference, tolerance: the largest difference of Σ_h x_h W_O^h + b_O from what an output
+            projection put out in checked runs, and the largest there that rounding explains.
     """
 
     def __init__(self, name: str, model: Any, run: Callable[[], Any]) -> None:
         import torch
 
         self.name, self.model = name, model
+        self.difference = self.tolerance = 0.0
         with torch.no_grad():
             calls, projections = output_projections(model, run)
         self._matrices: dict[str, OutputMatrix] = {}
@@ -163,10 +172,13 @@ class ValueNorms:
                 return
             path, output = self._expected.pop(name)
             x = arguments[0] if arguments else next(iter(options.values()))
-            reason = why_not_projected(self._matrices[path], output, x, y)
-            if reason is not None:
-                failures.append(self._error(path, reason))
-                raise failures[0]
+            try:
+                difference, tolerance = check_projected(self._matrices[path], output, x, y)
+            except NotProjectedError as error:
+                failures.append(self._error(path, str(error)))
+                raise failures[0] from None
+            if difference >= self.difference:
+                self.difference, self.tolerance = difference, tolerance
 
         self._expected.clear()
         with ExitStack() as hooks:
@@ -192,26 +204,32 @@ class ValueNorms:
         )
 
 
-def why_not_projected(
+def check_projected(
     known: OutputMatrix, output: torch.Tensor, x: torch.Tensor, y: torch.Tensor
-) -> str | None:
-    """Explain why heads' outputs and a matrix do not explain what an output projection did, if so.
+) -> tuple[float, float]:
+    """Check that an output projection multiplied what its heads put out by a matrix, and added a bias.
 
     Args:
         known: the matrix by heads.
         output: what the heads put out, `n_batch n_Q n_head d_V`.
         x, y: the module's input and its output; their last axes are `n_head·d_V` and `d_feat`.
+
+    Returns:
+        The largest difference from its output, and the largest that rounding explains.
+
+    Raises:
+        NotProjectedError: its input or its output is something else.
     """
     import torch
 
     n_head, d_V, d_feat = known.matrix.shape
     if x.numel() != output.numel() or x.shape[-1] != n_head * d_V:
-        return "its output projection reads something other than its heads' outputs"
+        raise NotProjectedError("its output projection reads something other than its heads' outputs")
     heads, own = x.reshape(-1, n_head * d_V), output.to(x.device).reshape(-1, n_head * d_V)
     eps = torch.finfo(x.dtype).eps
     largest = float(own.nan_to_num(0.0).abs().max())  # a query without visible keys may have NaN
     if not largest_difference(heads, own.to(x.dtype)) <= 4 * eps * largest:
-        return (
+        raise NotProjectedError(
             "what enters its output projection is not what its heads put out: a gate or a norm stands"
             " between"
         )
@@ -222,14 +240,15 @@ def why_not_projected(
     of_queries = own.to(dtype).nan_to_num(0.0).norm(dim=-1)
     products = float(of_queries.max() * whole.norm(dim=0).max())  # Cauchy-Schwarz: |x_i · w| at most
     tolerance = 4 * narrow * float(y.nan_to_num(0.0).abs().max()) + 16 * single * products
-    rows = max(1, AT_ONCE // d_feat)
+    rows, largest = max(1, AT_ONCE // d_feat), 0.0
     for start in range(0, len(heads), rows):
         part = slice(start, start + rows)
         computed = heads[part].to(dtype) @ whole + bias
         difference = largest_difference(computed, y.reshape(-1, d_feat)[part].to(dtype))
         if not difference <= tolerance:
-            return (
+            raise NotProjectedError(
                 "Σ_h x_h W_O^h + b_O is not what its output projection put out: they differ by"
                 f" {difference:.2g}"
             )
-    return None
+        largest = max(largest, difference)
+    return largest, tolerance

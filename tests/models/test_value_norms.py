@@ -12,11 +12,12 @@ from attnscope.errors import ModelError
 from attnscope.models.attention_hook import observing
 from attnscope.models.output_projection import OutputProjection
 from attnscope.models.value_norms import (
+    NotProjectedError,
     UnreadableMatrixError,
     ValueNorms,
+    check_projected,
     output_matrix,
     value_norms,
-    why_not_projected,
 )
 
 N_HEAD, N_KV_HEAD, D_V, D_FEAT = 6, 3, 4, 7
@@ -92,16 +93,21 @@ def test_other_modules_are_refused_by_their_names():
 
 
 def test_what_does_not_go_through_the_matrix_alone_is_explained():
-    module = filled(torch.nn.Linear(N_HEAD * D_V, D_FEAT))
+    module = filled(torch.nn.Linear(N_HEAD * D_V, D_FEAT)).requires_grad_(False)
     known, output = output_matrix(module, PROJECTION), drawn(2, 3, N_HEAD, D_V)
     x = output.flatten(2)
-    assert why_not_projected(known, output, x, module(x)) is None
-    assert "a gate or a norm" in str(why_not_projected(known, output, x * 1.01, module(x * 1.01)))
-    assert "they differ by" in str(why_not_projected(known, output, x, module(x) * 1.01))
-    by_width = output.transpose(2, 3).flatten(2)
-    assert "a gate or a norm" in str(why_not_projected(known, output, by_width, module(by_width)))
-    few = x[:, :2]
-    assert "other than" in str(why_not_projected(known, output, few, module(few)))
+    difference, tolerance = check_projected(known, output, x, module(x))
+    assert difference <= tolerance < 1e-12
+    by_width, few = output.transpose(2, 3).flatten(2), x[:, :2]
+    for reason, read, put_out in (
+        ("a gate or a norm", x * 1.01, module(x * 1.01)),
+        ("a gate or a norm", by_width, module(by_width)),
+        ("they differ by", x, module(x) * 1.01),
+        ("they differ by", x, module(x) - module.bias),
+        ("other than", few, module(few)),
+    ):
+        with pytest.raises(NotProjectedError, match=reason):
+            check_projected(known, output, read, put_out)
 
 
 @pytest.mark.parametrize("family", swept(CAPTURED, default=["bert", "gpt2", "llama", "t5"]))

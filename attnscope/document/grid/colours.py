@@ -163,15 +163,21 @@ class ColourScale:
         """The number of rows of a picture that fit into one line."""
         return 2 if self.ramp and self.marks.upper else 1
 
-    def legend(self, width: int, *, percent: bool = False) -> Text:
-        """Return the legend on one line: 0, each colour or shade, the largest weight."""
+    def legend(self, width: int, *, percent: bool = False, unit: float = 1.0) -> Text:
+        """Return the legend on one line: 0, each colour or shade, the largest weight.
+
+        Args:
+            width: the console's.
+            percent: whether the largest is given in per cent of `unit`.
+            unit: the number that weights are multiples of.
+        """
         line = Text(f"{-self.top:.2g} " if self.signed else "0 ")
         steps = len(self.ramp or self.marks.shades[1:])
         each = 2 if width >= READABLE else 1
         for step in range(-steps if self.signed else 0, steps + 1):
             line.append_text(self.blank(self.top * step / steps, each))
         if not percent:
-            return line.append(f" {self.top:.2g}")
+            return line.append(f" {self.top * unit:.2g}")
         top = 100 * self.top
         return line.append(f" {top:.0f} %" if top >= 10 else f" {top:.2g} %")
 

@@ -39,7 +39,9 @@ SMALLEST, FULL = 0.005, 0.995  # weights below are 0 %, and weights from here on
 HIDDEN = "; masked weights count as 0"
 
 
-def print_heatmap(maps: TokenGrid, attention: np.ndarray, console: Console) -> None:
+def print_heatmap(
+    maps: TokenGrid, attention: np.ndarray, console: Console, *, unit: float | None = None
+) -> None:
     """Print a map, its colour scale, and sentences that explain it.
 
     Its cells contain numbers if two digits fit, otherwise colours or shades alone. If even these do not
@@ -50,7 +52,9 @@ def print_heatmap(maps: TokenGrid, attention: np.ndarray, console: Console) -> N
         attention: `n_Q n_K`.
         console: the console. On a terminal, a map fits its width and has at most 60 rows; piped, it has
             all rows and up to 200 columns.
+        unit: the number that is 100 %, for numbers that are not weights, and so no shares of 1; None: 1.
     """
+    attention = attention if unit is None else attention / unit
     scale = ColourScale.of(console, attention)
     terminal = console.is_terminal
     room = console.width if terminal else max(console.width, PIPED)
@@ -73,9 +77,10 @@ def print_heatmap(maps: TokenGrid, attention: np.ndarray, console: Console) -> N
         print_picture_line(console, scale, line)
     print_line(console, Text())
     if scale.ramp or not layout.digits:
-        print_line(console, layout.scale.legend(console.width, percent=bool(layout.digits)))
+        legend = layout.scale.legend(console.width, percent=bool(layout.digits), unit=unit or 1.0)
+        print_line(console, legend)
     has_full = layout.digits == 2 and bool((cells >= FULL).any())
-    for sentence in _sentences(maps, rows, layout, has_full=has_full):
+    for sentence in _sentences(maps, rows, layout, has_full=has_full, unit=unit):
         print_parts(console, sentence, "; ")
 
 
@@ -296,14 +301,21 @@ def _percent(weight: float, scale: ColourScale, digits: int = 3) -> str:
 
 
 def _sentences(
-    maps: TokenGrid, rows: list[range], layout: Geometry, *, has_full: bool
+    maps: TokenGrid, rows: list[range], layout: Geometry, *, has_full: bool, unit: float | None
 ) -> Iterator[Text]:
-    """Yield sentences that explain a map; `has_full`: whether a mark stands for 100 %."""
+    """Yield sentences that explain a map.
+
+    Args:
+        maps, rows, layout: the tokens, and how they are laid out.
+        has_full: whether a mark stands for 100 %.
+        unit: the number that is 100 %, if it is not 1.
+    """
     marks = layout.scale.marks
     sentence = Text.assemble("rows are ", ("queries", axes.QUERY), ", columns ", ("keys", axes.KEY))
     if layout.digits:
         full = f", {marks.full} 100" if has_full else ""
-        sentence.append(f"; weights in %, {marks.small} below 0.5, blank 0{full}")
+        shares = "weights in %" if unit is None else f"numbers in % of the largest, {unit:.3g}"
+        sentence.append(f"; {shares}, {marks.small} below 0.5, blank 0{full}")
     yield sentence
     coloured = layout.scale.ramp or not layout.digits
     if coloured and any(column.left_out for column in layout.columns):

@@ -33,6 +33,8 @@ class MeasuredStack:
     pooling: None = None
     left_out: tuple[int, ...] = ()
     picture: None = None
+    meaning: str = ""
+    unit: None = None
     checks: list[Check] | None = None
     notices: list[str] = field(default_factory=list)
 

@@ -61,7 +61,8 @@ class PackedHead:
 
     Attributes:
         text: base64, as described in the module's docstring.
-        largest_error: the largest absolute difference between a weight and its unpacked value.
+        largest_error: the largest absolute difference between a weight's share of the unit and its
+            unpacked value.
         thumbnail: the result of `thumbnail`; None: the map itself is as small.
     """
 
@@ -70,18 +71,19 @@ class PackedHead:
     thumbnail: np.ndarray | None
 
 
-def pack(maps: Sequence[PageHead], *, fine: bool) -> list[PackedHead]:
+def pack(maps: Sequence[PageHead], *, fine: bool, unit: float = 1.0) -> list[PackedHead]:
     """Pack several heads in parallel threads: zlib and numpy release Python's global lock.
 
     Args:
-        maps: weights between 0 and 1, or NaN.
+        maps: weights between 0 and `unit`, or NaN.
         fine: whether to keep all low bytes.
+        unit: the number that weights are stored as shares of.
 
     Raises:
-        ModelError: a weight is less than 0 or more than 1.
+        ModelError: a weight is less than 0 or more than `unit`.
     """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda each: _pack_head(each, fine), maps))
+        return list(pool.map(lambda each: _pack_head(each, fine, unit), maps))
 
 
 def thumbnail(attention: np.ndarray, most: int = THUMBNAIL) -> np.ndarray:
@@ -106,10 +108,10 @@ def thumbnail(attention: np.ndarray, most: int = THUMBNAIL) -> np.ndarray:
     return np.rint(255 * np.sqrt(means.clip(0, 1))).astype(np.uint8)
 
 
-def _pack_head(each: PageHead, fine: bool) -> PackedHead:
+def _pack_head(each: PageHead, fine: bool, unit: float) -> PackedHead:
     import numpy as np
 
-    attention = np.asarray(each.attention, dtype=np.float32)
+    attention = np.asarray(each.attention, dtype=np.float32) / np.float32(unit)
     _check(attention, each)
     code = _code(attention)
     kept = _kept(code, fine)

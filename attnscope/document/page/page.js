@@ -34,6 +34,7 @@ let latestTurn = 0; // counts calls of show, so that a slow one does not overwri
 // ---- the content of the page
 
 const stackNow = () => data.stacks[page.stack];
+const topOf = (stack) => (stack.unit === null ? "1" : stack.unit.toPrecision(3)); // of the small maps' colours
 const keyTokensOf = (stack) => stack.keys ?? stack.queries;
 const headIn = (stack, layer, head) => stack.heads.find((each) => each.layer === layer && each.head === head);
 const headNow = () => headIn(stackNow(), page.layer, page.head);
@@ -163,7 +164,7 @@ function showNoMap() {
 
 function weightsOf(stack, each) {
   const text = by(`weights-${data.stacks.indexOf(stack)}-${each.weights}`).textContent;
-  return unpack(text, stack.queries.length, keyTokensOf(stack).length, data.coding);
+  return unpack(text, stack.queries.length, keyTokensOf(stack).length, data.coding, stack.unit);
 }
 
 async function imageOf(stack) {
@@ -210,6 +211,7 @@ function showStack() {
     unpacked = new Recent(Math.max(2, Math.min(64, Math.floor(ROOM_FOR_WEIGHTS / Math.max(1, size)))));
     for (const part of document.querySelectorAll("[data-stack]")) part.hidden = Number(part.dataset.stack) !== page.stack;
     by("picture-choice").hidden = !stack.picture;
+    for (const id of ["maps-top", "top-of-all"]) by(id).textContent = topOf(stack);
     const tokens = [...stack.queries, ...keyTokensOf(stack)];
     by("special-choice").hidden = by("mark-special").hidden = !tokens.some((token) => token.special);
     by("sink-choice").title = `The sink: ${sinkText(stack)}`;
@@ -278,7 +280,7 @@ function paintScene() {
     look().layout(context, scene, room, page.zoom);
     by("space").style.width = `${look().width}px`;
     by("space").style.height = plot.style.height = `${Math.ceil(look().height)}px`;
-    by("top").textContent = page.top === "one" ? "1" : scene.weights.text(scene.top);
+    by("top").textContent = page.top === "one" ? topOf(stackNow()) : scene.weights.text(scene.top);
     paintRamp();
   }
   scene.empty = empty;
@@ -396,7 +398,7 @@ function showTip(where) {
   tip.hidden = key === null;
   if (tip.hidden) return;
   const weight = query === null ? scene.means?.[key] : scene.weights.at(query, key);
-  const text = query === null ? `${weight.toPrecision(2)} on average` : scene.weights.text(weight);
+  const text = query === null ? `${(weight * (stackNow().unit ?? 1)).toPrecision(2)} on average` : scene.weights.text(weight);
   const from = query === null ? "all queries" : scene.queryTokens[query].text;
   by("tip-query").textContent = from;
   by("tip-key").textContent = scene.keyTokens[key].text;
@@ -606,7 +608,7 @@ function showLeftOut() {
   for (let key = 0; key < scene.keyTokens.length; key++) if (!seen.has(key)) rest += scene.weights.at(page.query, key);
   note.textContent = Number.isNaN(rest)
     ? "The weight of the tokens left out is not a number."
-    : `Tokens left out receive ${rest.toFixed(2)} of this query's attention.`;
+    : `Tokens left out receive ${stackNow().unit === null ? rest.toFixed(2) : (rest * stackNow().unit).toPrecision(2)} of this query's attention.`;
 }
 
 // ---- finding a token

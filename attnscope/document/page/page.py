@@ -104,7 +104,7 @@ def page_html(
 
     Raises:
         SizeError: a map is larger than browsers can draw.
-        ModelError: a weight is not between 0 and 1. (NaN is shown as such.)
+        ModelError: a weight is not between 0 and 1, or the stack's `unit`. (NaN is shown as such.)
     """
     from markupsafe import Markup
 
@@ -116,7 +116,7 @@ def page_html(
     for stack in stacks:
         check_map_size(max(len(stack.query_tokens), len(stack.key_tokens)))
     fine = sum(each.attention.size for stack in stacks for each in stack.maps) <= packing.FINE_TO
-    packed = [packing.pack(stack.maps, fine=fine) for stack in stacks]
+    packed = [packing.pack(stack.maps, fine=fine, unit=stack.unit or 1.0) for stack in stacks]
     if heads is not None:
         stacks = with_measured(stacks, heads)
         packed += [[] for _ in stacks[len(packed) :]]
@@ -179,7 +179,8 @@ def _still(stacks: list[PageStack], layer: int, head: int) -> dict[str, Any] | N
     for stack in stacks:
         for each in stack.maps:
             if (each.layer, each.head) == (layer, head) and max(each.attention.shape) <= STILL:
-                rows = [[f"{100 * weight:.0f}" for weight in row] for row in each.attention]
+                of_one = 100 / (stack.unit or 1)
+                rows = [[f"{of_one * weight:.0f}" for weight in row] for row in each.attention]
                 queries, keys = (
                     [label(token.text) for token in axis]
                     for axis in (stack.query_tokens, stack.key_tokens)
@@ -187,6 +188,7 @@ def _still(stacks: list[PageStack], layer: int, head: int) -> dict[str, Any] | N
                 return {
                     "layer": layer,
                     "head": head,
+                    "unit": stack.unit,
                     "tokens": keys,
                     "rows": list(zip(queries, rows, strict=True)),
                 }
@@ -223,12 +225,16 @@ def _stack_data(
     mapped = [_head_data(i, *each) for i, each in enumerate(zip(stack.maps, packed, strict=True))]
     n_Q, first = len(stack.query_tokens), stack.first_query
     same_axis = stack.key_tokens == stack.query_tokens
-    own_keys = stack.stack != "cross" and stack.key_tokens[first : first + n_Q] == stack.query_tokens
+    own_keys = (
+        not stack.stack.startswith("cross")
+        and stack.key_tokens[first : first + n_Q] == stack.query_tokens
+    )
     return {
         "name": stack.stack,
         "shared": stack.n_kv_head != stack.n_head,
         "queries": [_token_data(each) for each in stack.query_tokens],
         "keys": None if same_axis else [_token_data(each) for each in stack.key_tokens],
+        "unit": stack.unit,  # packed weights are shares of it; null: of 1
         "firstQuery": first,
         "ownKeys": own_keys,  # whether each query is a key, too: the one at its own position
         "heads": heads_data(mapped, heads, stack.stack),

@@ -7,10 +7,11 @@
  * Each weight is the middle of its quantization cell, so its precision is the width of that cell.
  */
 class Weights {
-  constructor(values, keyCount, coding) {
+  constructor(values, keyCount, coding, unit) {
     this.values = values;
     this.keyCount = keyCount;
     this.coding = coding;
+    this.unit = unit; // values are shares of it; null: of 1
     this.fineFrom = ((coding.lowFrom - 1) / coding.cells) ** 2;
   }
 
@@ -22,6 +23,7 @@ class Weights {
   text(weight) {
     if (Number.isNaN(weight)) return "not a number";
     if (weight === 0) return "0";
+    if (this.unit !== null) return (weight * this.unit).toPrecision(weight >= this.fineFrom ? 3 : 1);
     const cell = 1 / this.coding.cells / (weight >= this.fineFrom ? 256 : 1);
     const width = 2 * Math.sqrt(weight) * cell; // of the quantization cell: (√w + cell/2)² - (√w - cell/2)²
     const digits = Math.min(6, Math.floor(-Math.log10(width)));
@@ -54,7 +56,7 @@ async function inflated(bytes) {
 }
 
 /** Decodes a head's weights from their text in the page. */
-async function unpack(text, queryCount, keyCount, coding) {
+async function unpack(text, queryCount, keyCount, coding, unit) {
   const bytes = await inflated(bytesOf(text));
   const { cells, notANumber, lowFrom } = coding;
   const values = new Float32Array(queryCount * keyCount);
@@ -74,7 +76,7 @@ async function unpack(text, queryCount, keyCount, coding) {
       }
     }
   }
-  return new Weights(values, keyCount, coding);
+  return new Weights(values, keyCount, coding, unit);
 }
 
 /** A least-recently-used cache. */

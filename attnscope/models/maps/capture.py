@@ -7,15 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.checkpoints.indices import check_indices
+from attnscope.document.result import Check
 from attnscope.errors import ModelError
 from attnscope.models.attention_hook import AttentionCall, AttentionInputs
 from attnscope.models.heads.result import HeadRow
 from attnscope.models.layers import STACKS, layer_of, stack_of, why_repeated
+from attnscope.models.maps.numbers import VALUE_WEIGHTED
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokenize import Reading, patches
 from attnscope.models.tokens import Token
 from attnscope.models.tolerance import weights_of
 from attnscope.models.validate import check_rows
+from attnscope.models.value_norms import ValueNorms
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +60,8 @@ class CollectedMaps:
 
     Attributes:
         stacks: the selected maps of each stack.
+        projected: where these are value-weighted, the check of what the output projections put out.
+        weights: where these are value-weighted, the weights themselves, if requested.
         output: the model's logits, or else its last hidden states.
         layers: for every layer with attention, by stack and index, the number of its heads.
         n_layer: the number of layers of each stack, with or without attention.
@@ -72,6 +77,8 @@ class CollectedMaps:
     call: AttentionCall | None = None
     eager: dict[str, str] = field(default_factory=dict)
     measured: list[HeadRow] = field(default_factory=list)
+    weights: list[AttentionMaps] = field(default_factory=list)
+    projected: Check | None = None
 
     def check(self, model: str, stack: str, layers: Collection[int], heads: Collection[int]) -> None:
         """Raise a ModelError if a layer or head does not exist, or a layer has no attention."""
@@ -101,7 +108,18 @@ class Layer:
 
 
 class MapCollector:
-    """Collect the maps of the selected heads while a model runs."""
+    """Collect the maps of the selected heads while a model runs.
+
+    Args:
+        name: the model's name as the user gave it.
+        model: as transformers loads it.
+        reading: its inputs.
+        selection: the heads to collect.
+        keep: a stack; the inputs and outputs of its first selected layer's attention are kept, too.
+        stacks: the stacks whose returned weights are collected.
+        norms: the norms of values by which weights are multiplied; None: they are not.
+        keep_weights: whether the weights themselves are collected, too.
+    """
 
     def __init__(
         self,
@@ -111,10 +129,13 @@ class MapCollector:
         selection: HeadSelection,
         keep: str | None = None,
         stacks: Collection[str] = STACKS,
+        norms: ValueNorms | None = None,
+        keep_weights: bool = False,
     ) -> None:
         self.name, self.model, self.reading, self.selection = name, model, reading, selection
-        self.keep, self.stacks = keep, stacks
+        self.keep, self.stacks, self.norms, self.keep_weights = keep, stacks, norms, keep_weights
         self.maps: dict[str, AttentionMaps] = {}
+        self.weights: dict[str, AttentionMaps] = {}
         self.rows: dict[str, list[int]] = {}  # the queries that are shown: all, or the generated ones
         self.layers: dict[tuple[str, int], int] = {}  # how many heads each layer has
         self.n_layer: dict[str, int] = {}
@@ -127,6 +148,7 @@ class MapCollector:
         if layer is None:
             return
         heads = self.add_layer(layer)
+        norms = self.norms.of(call)[0] if self.norms is not None and heads else None
         for part in _parts(heads, layer.n_Q * layer.n_K):
             attention, difference, tolerance = weights_of(call, part)
             if not difference <= tolerance:
@@ -134,7 +156,10 @@ class MapCollector:
                     f"in layer {layer.number} they differ by {difference:.2g}"
                 )
             else:
-                self._add(layer, part, attention, sinks=call.sinks is not None)
+                of_part = None if norms is None else norms[part]
+                self._add(layer, part, attention, sinks=call.sinks is not None, norms=of_part)
+        if self.norms is not None and heads:
+            self.norms.expect(call.path, call.output)
         if heads and self.keep == layer.stack:
             self.call = self.call or call
 
@@ -172,7 +197,20 @@ class MapCollector:
     def result(self, output: torch.Tensor) -> CollectedMaps:
         """Return everything that was collected."""
         stacks = [self.maps[stack] for stack in STACKS if stack in self.maps]
-        return CollectedMaps(stacks, output, self.layers, self.n_layer, self.call)
+        weights = [self.weights[maps.stack] for maps in stacks if maps.stack in self.weights]
+        projected = None
+        if self.norms is not None:
+            of = self.norms
+            projected = Check.within("Σ_h x_h W_O^h + b_O = the model's", of.difference, of.tolerance)
+        return CollectedMaps(
+            stacks,
+            output,
+            self.layers,
+            self.n_layer,
+            self.call,
+            weights=weights,
+            projected=projected,
+        )
 
     def layer(self, inputs: AttentionInputs) -> Layer | None:
         """Return the layer of a call; None if it attends more than once, which is not supported."""
@@ -205,7 +243,12 @@ class MapCollector:
                 " tokens: attnscope shows attention only among all tokens."
             )
         if stack not in self.maps:
-            self.maps[stack] = self._empty(layer, queries, keys)
+            empty = self._empty(layer, queries, keys)
+            self.maps[stack] = empty
+            if self.norms is not None:
+                self.maps[stack] = replace(empty, numbers=VALUE_WEIGHTED.name)
+                if self.keep_weights:
+                    self.weights[stack] = replace(empty, maps=[], notices=[])
         return heads
 
     def _empty(self, layer: Layer, queries: list[Token], keys: list[Token]) -> AttentionMaps:
@@ -238,21 +281,46 @@ class MapCollector:
         return self.reading.source
 
     def _add(
-        self, layer: Layer, heads: list[int], attention: torch.Tensor, *, sinks: bool = False
+        self,
+        layer: Layer,
+        heads: list[int],
+        attention: torch.Tensor,
+        *,
+        sinks: bool = False,
+        norms: torch.Tensor | None = None,
     ) -> None:
         """Add the maps of some heads, `n_head n_Q n_K`, restricted to the rows that are shown.
+
+        Args:
+            layer, heads: the layer, and which of its heads.
+            attention: their weights.
+            sinks: whether the layer has sinks.
+            norms: the norms of their values, `n_head n_K`, by which weights are multiplied; None: they
+                are not.
 
         Raises:
             ModelError: they are not weights.
         """
         if not heads:
             return
-        rows, group = self.rows[layer.stack], layer.n_head // layer.n_kv_head
+        rows = self.rows[layer.stack]
         attention = attention if len(rows) == layer.n_Q else attention[:, rows]
         kind = type(self.model).__name__
         check_rows(attention, self.name, kind, layer.number, layer.stack, sinks=sinks)
-        for head, of_head in zip(heads, attention.float().cpu().numpy(), strict=True):
-            self.maps[layer.stack].maps.append(AttentionMap(layer.number, head, head // group, of_head))
+        weights = attention.float()
+        if norms is not None:
+            if layer.stack in self.weights:
+                self._append(self.weights[layer.stack].maps, layer, heads, weights)
+            weights = weights * norms[:, None].float()
+        self._append(self.maps[layer.stack].maps, layer, heads, weights)
+
+    def _append(
+        self, maps: list[AttentionMap], layer: Layer, heads: list[int], numbers: torch.Tensor
+    ) -> None:
+        """Append a map for each of some heads, `n_head n_Q n_K`."""
+        group = layer.n_head // layer.n_kv_head
+        for head, of_head in zip(heads, numbers.cpu().numpy(), strict=True):
+            maps.append(AttentionMap(layer.number, head, head // group, of_head))
 
 
 def _parts(heads: list[int], size: int) -> Iterator[list[int]]:

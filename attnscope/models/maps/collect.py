@@ -10,11 +10,14 @@ from its own eager attention instead.
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.errors import ModelError
 from attnscope.models.attention_hook import observing
+from attnscope.models.blockwise import FEW
 from attnscope.models.eager import check_returned, returned_maps, why_eager
 from attnscope.models.eager_masks import SOME, notice_of_masks, notice_of_outputs
 from attnscope.models.forward import main_output, run
@@ -22,6 +25,7 @@ from attnscope.models.layers import STACKS, counts, stacks_that_run
 from attnscope.models.load import as_model_error, disable_cache, load_eager
 from attnscope.models.maps.capture import CollectedMaps, HeadSelection, MapCollector
 from attnscope.models.tokenize import Reading
+from attnscope.models.value_norms import HINT, ValueNorms
 
 
 def collect_maps(
@@ -31,6 +35,8 @@ def collect_maps(
     selection: HeadSelection,
     *,
     keep: str | None = None,
+    norms: ValueNorms | None = None,
+    keep_weights: bool = False,
 ) -> CollectedMaps:
     """Run a model and collect the maps of the selected heads.
 
@@ -40,17 +46,25 @@ def collect_maps(
         reading: the model's inputs.
         selection: the heads to collect.
         keep: a stack; the inputs and outputs of its first selected layer's attention are kept, too.
+        norms: the norms of values by which weights are multiplied; None: they are not.
+        keep_weights: whether the weights themselves are collected, too.
 
     Raises:
-        ModelError: the model has no attention, or none that can be shown as maps.
+        ModelError: the model has no attention, or none that can be shown as maps; or its weights cannot
+            be weighed by values.
     """
     disable_cache(model)
-    collector = MapCollector(checkpoint.name, model, reading, selection, keep)
-    with observing(model, collector.compute), as_model_error(checkpoint):
+    collector = MapCollector(
+        checkpoint.name, model, reading, selection, keep, norms=norms, keep_weights=keep_weights
+    )
+    checked = nullcontext() if norms is None else norms.checked()
+    with checked, observing(model, collector.compute), as_model_error(checkpoint):
         output = run(model, reading)
     collected = collector.result(main_output(output))
     stacks = selected_stacks(model, reading, selection)
     collected.eager = why_eager(checkpoint.name, stacks, collector.unexplained, collector.n_layer)
+    if collected.eager and norms is not None:
+        raise no_values(next(iter(collected.eager.values())))
     if collected.eager:
         eager = eager_maps(checkpoint, model, reading, selection, list(collected.eager))
         _take_eager(collected, eager)
@@ -65,6 +79,19 @@ def collect_maps(
             collected, notice_of_masks(checkpoint.name, model, lambda: run(model, few, logits=False))
         )
     return collected
+
+
+def norms_of_values(checkpoint: Checkpoint, model: Any, reading: Reading) -> ValueNorms:
+    """Find the output projections of a model by a run on a few tokens, for the norms of values."""
+    disable_cache(model)
+    few = reading if reading.picture else first_tokens(reading, FEW)
+    with as_model_error(checkpoint):
+        return ValueNorms(checkpoint.name, model, lambda: run(model, few, logits=False))
+
+
+def no_values(reason: str) -> ModelError:
+    """Return the error that weights cannot be weighed by values, since these are unknown."""
+    return ModelError(f"{reason}. So the values that its heads collect are unknown.", hint=HINT)
 
 
 def first_tokens(reading: Reading, n: int) -> Reading:

@@ -50,6 +50,8 @@ def heading(maps: AttentionMaps) -> list[str]:
         lines[-1] += f" · {pooling_text(maps)}"
     if maps.left_out:
         lines.append(left_out_text(maps))
+    if maps.kind.meaning:
+        lines.append(maps.kind.meaning)
     return lines
 
 
@@ -113,7 +115,7 @@ def strongest_columns(maps: AttentionMaps, map: AttentionMap, k: int) -> list[Co
     ]
     for rank in range(max((len(keys) for _, keys in rows), default=0)):
         keys, weights = zip(*(ranked[rank] for _, ranked in rows), strict=True)
-        columns += _rank_columns(rank + 1, list(keys), list(weights), maps.key_tokens)
+        columns += _rank_columns(rank + 1, list(keys), list(weights), maps)
     return columns
 
 
@@ -122,11 +124,17 @@ def top_columns(maps: AttentionMaps) -> list[Column] | None:
     return strongest_columns(maps, maps.one, maps.top) if maps.top and maps.one else None
 
 
-def _rank_columns(rank: int, keys: list[int], weights: list[float], tokens: list[Token]) -> list[Column]:
+def _rank_columns(rank: int, keys: list[int], weights: list[float], maps: AttentionMaps) -> list[Column]:
     """Return the columns for the keys of one rank, with a row for each query."""
-    ranked = [tokens[key] for key in keys]
+    ranked = [maps.key_tokens[key] for key in keys]
+
+    def cell_of(weight: float) -> tuple[str, str]:
+        if not maps.kind.as_weights:
+            return f"{weight:.3g}", ""
+        return f"{weight:.2f}", "bold" if weight >= LARGE else ""
+
     cells = [
-        [*cell, (f"{weight:.2f}", "bold" if weight >= LARGE else "")] if weight else []
+        [*cell, cell_of(weight)] if weight else []
         for cell, weight in zip(_cells(keys, ranked, KEY), weights, strict=True)
     ]
     return [
@@ -159,6 +167,8 @@ def record(maps: AttentionMaps) -> dict[str, Any]:
     about: dict[str, Any] = {
         "model": maps.model,
         "stack": maps.stack,
+        "numbers": maps.numbers,
+        "meaning": maps.kind.meaning or None,
         "n_layer": maps.n_layer,
         "n_head": maps.n_head,
         "n_kv_head": maps.n_kv_head,

@@ -34,7 +34,9 @@ from attnscope.document.grid.pooling import (
 from attnscope.document.markdown import markdown_table
 from attnscope.document.page.page import MAX_CANVAS, model_name, page_html
 from attnscope.document.terminal import print_columns, print_heading, print_line, print_notices
+from attnscope.models.heads.result import HeadTable
 from attnscope.models.maps.document import heading, of_query, top_columns
+from attnscope.models.maps.numbers import WEIGHTS
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokens import Picture, Token
 from attnscope.text import printable
@@ -121,7 +123,8 @@ def _matrix_columns(maps: AttentionMaps, map: AttentionMap) -> list[Column]:
     queries = Column("", "query", [[(label(token.text), "")] for token in maps.query_tokens], [])
     columns = [queries]
     for k, token in enumerate(maps.key_tokens):
-        cells = [[(f"{weight:.2f}", "")] for weight in map.attention[:, k].tolist()]
+        shown = ".2f" if maps.kind.as_weights else ".3g"
+        cells = [[(f"{weight:{shown}}", "")] for weight in map.attention[:, k].tolist()]
         columns.append(Column(label(token.text), f"key {k}", cells, [], right=True))
     return columns
 
@@ -139,7 +142,12 @@ def print_maps(maps: AttentionMaps, console: Console) -> None:
     elif maps.query is not None:
         _print_row(maps, maps.one.attention, maps.query, console)
     else:
-        print_heatmap(maps, maps.one.attention, console)
+        print_heatmap(maps, maps.one.attention, console, unit=_unit(maps, maps.one))
+
+
+def _unit(maps: AttentionMaps, map: AttentionMap) -> float | None:
+    """Return the number that a heatmap shows as 100 %: the largest; None: 1, for shares of 1."""
+    return replace(maps, maps=[map]).unit
 
 
 def _print_row(maps: AttentionMaps, attention: np.ndarray, query: int, console: Console) -> None:
@@ -185,7 +193,8 @@ def _bars(maps: AttentionMaps, weights: list[float], scale: ColourScale, width: 
         line.append_text(axes.left(texts[key], label, scale, axes.token_style(tokens[key])))
         left_out = key in maps.left_out
         line.append(f" {scale.bar(0.0 if left_out else weight, longest)} ", scale.filled)
-        yield line.append(f"{weight:.4f}" if weight else "0", "dim" if left_out or not weight else "")
+        text = f"{weight:.4f}" if maps.kind.as_weights else number_text(weight)
+        yield line.append(text if weight else "0", "dim" if left_out or not weight else "")
 
 
 def _runs(weights: list[float], starts: list[int]) -> Iterator[range]:
@@ -253,7 +262,7 @@ def _elsewhere(maps: AttentionMaps, picture: Picture, weights: np.ndarray, scale
         f"{axes.token_text(maps.key_tokens[i], scale)} {number_text(float(weights[i]))}"
         for i in other_keys
     ]
-    return "weight on " + ", ".join(parts)
+    return f"{maps.kind.label} on " + ", ".join(parts)
 
 
 # Of an image.
@@ -294,7 +303,7 @@ def query_text(tokens: Sequence[Token], query: int | None) -> str:
 
 def page_and_note(maps: AttentionMaps) -> tuple[str, str]:
     """Return the page of the maps; and a note if they are pooled because it would be too large."""
-    stacks = maps.collected or [maps]
+    stacks = [*(maps.collected or [maps]), *maps.of_weights]
     heads = [each for stack in stacks for each in stack.maps]
     n_weights = sum(each.attention.size for each in heads)
     longest = max(max(each.attention.shape) for each in heads)
@@ -307,6 +316,7 @@ def page_and_note(maps: AttentionMaps) -> tuple[str, str]:
     shown = smaller_maps(maps, most)
     if maps.collected is not None:
         shown.collected = [smaller_maps(stack, most) for stack in maps.collected]
+    shown.of_weights = [smaller_maps(stack, most) for stack in maps.of_weights]
     note = (
         f"The page of these maps has more than {LARGEST // 10**6} MB. Here they are pooled to at most"
         f' {most} × {most} cells; maps.save("attention.html") writes the whole page.'
@@ -343,13 +353,39 @@ def maps_page(maps: AttentionMaps) -> str:
         is_shown = each.stack == maps.stack
         stacks.append(replace(each, checks=maps.checks, notices=maps.notices) if is_shown else each)
     stacks.sort(key=lambda each: each.stack != maps.stack)
+    measured = maps.metrics
+    if maps.of_weights:
+        stacks, measured = _beside_weights(stacks, maps.of_weights, measured)
     return page_html(
         stacks,
         layer=maps.maps[0].layer,
         head=maps.maps[0].head,
         query=None if maps.query is None else row_of(maps, maps.query),
         title=f"{maps.model} · attention",
-        heads=maps.metrics,
-        metric=None if maps.metrics is None else "map",
+        heads=measured,
+        metric=None if measured is None else "map",
         without_sink=bool(maps.left_out),
     )
+
+
+def _beside_weights(
+    stacks: list[AttentionMaps], weights: list[AttentionMaps], measured: HeadTable | None
+) -> tuple[list[AttentionMaps], HeadTable | None]:
+    """Return stacks between which a page switches: other numbers and the weights that they come from.
+
+    Their names say what their numbers are. Metrics are those of weights.
+    """
+
+    def name(stack: str, numbers: str) -> str:
+        return numbers if stack == "self" else f"{stack} {numbers}"
+
+    shown = [
+        replace(each, stack=name(each.stack, each.numbers))
+        for stack in stacks
+        for each in (stack, *(own for own in weights if own.stack == stack.stack))
+    ]
+    if measured is None:
+        return shown, None
+    rows = [replace(row, stack=name(row.stack, WEIGHTS.name)) for row in measured.rows]
+    layers = {name(stack, WEIGHTS.name): sizes for stack, sizes in measured.layers.items()}
+    return shown, replace(measured, rows=rows, layers=layers)

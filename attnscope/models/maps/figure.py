@@ -87,7 +87,8 @@ def plot(maps: AttentionMaps, axes: Axes | None, layer: int | None, head: int | 
             raise OptionError(
                 f"these axes hold one map, and there are {len(maps)}.", hint="layer=0, head=0"
             )
-        _say_scale(axes, _map_on(axes, maps, one, maps.maps))  # others may be drawn beside it
+        top = _map_on(axes, maps, one, maps.maps)
+        _say_scale(axes, top, maps)  # others may be drawn beside it
         return axes
     figure = pyplot.figure()
     if one is not None:
@@ -105,7 +106,7 @@ def _draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
     top = _map_on(axes, maps, map, [map])
     title = f"{drawable(named(maps.model, maps.stack))} · layer {map.layer} · head {map.head}"
     axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
-    _add_scale(figure, axes, COLOURS, top, height)
+    _add_scale(figure, axes, COLOURS, top, height, maps.kind.label)
 
 
 def _map_on(
@@ -142,10 +143,11 @@ def _map_on(
     return top
 
 
-def _say_scale(axes: Axes, top: float) -> None:
-    """Write below a map which weights its colours stand for."""
+def _say_scale(axes: Axes, top: float, maps: AttentionMaps) -> None:
+    """Write below a map which weights, or other numbers, its colours stand for."""
+    kind = f"{maps.kind.name}, " if maps.kind.meaning else ""
     axes.text(
-        1, -0.02, f"colours from 0 to {top:.3g}", {"size": "small", "color": GREY},
+        1, -0.02, f"{kind}colours from 0 to {top:.3g}", {"size": "small", "color": GREY},
         transform=axes.transAxes, ha="right", va="top",
     )  # fmt: skip
 
@@ -158,7 +160,7 @@ def _draw_grid(figure: Figure, maps: AttentionMaps) -> None:
     axes, height = _panels(figure, panels, min(2.0, max(0.25, n_Q / n_K)), PANEL)
     title = f"{drawable(named(maps.model, maps.stack))} · {n_Q} queries downwards, {n_K} keys across"
     axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
-    _add_scale(figure, axes, COLOURS, _top(panels.values()), height)
+    _add_scale(figure, axes, COLOURS, _top(panels.values()), height, maps.kind.label)
 
 
 def _draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query: int | None) -> None:
@@ -186,7 +188,7 @@ def _draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query:
         title += f" · layer {maps.maps[0].layer} · head {maps.maps[0].head}"
         axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
     axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
-    _add_scale(figure, axes, _veil_colours(), top, height)
+    _add_scale(figure, axes, _veil_colours(), top, height, maps.kind.label)
 
 
 def _grey(picture: Picture, most: int) -> np.ndarray:
@@ -267,15 +269,15 @@ def _axes(figure: Figure, width: float, height: float) -> Axes:
     return figure.add_axes((0, 0, 1, 1))
 
 
-def _add_scale(figure: Figure, axes: Axes, colours: Any, top: float, height: float) -> None:
-    """Add a colour bar for the weights at the right of the axes."""
+def _add_scale(figure: Figure, axes: Axes, colours: Any, top: float, height: float, label: str) -> None:
+    """Add a colour bar for the weights, or for numbers with another label, at the right of the axes."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
     width, _ = figure.get_size_inches()
     tall = max(1.0, min(height, 3.0)) / height
     scale = figure.add_axes((1 + 0.15 / width, 1 - tall, 0.12 / width, tall))
-    bar = figure.colorbar(ScalarMappable(Normalize(0, top), colours), cax=scale, label="weight")
+    bar = figure.colorbar(ScalarMappable(Normalize(0, top), colours), cax=scale, label=label)
     bar.outline.set_linewidth(THIN)
     scale.tick_params(length=2, width=THIN)
 
@@ -293,6 +295,7 @@ def _more_text(maps: AttentionMaps) -> str:
     """Return lines for below a title: how the maps are pooled, and which keys are left out."""
     parts = [pooling_text(maps)] if maps.pooling is not None else []
     parts += [f"{left_out_text(maps)} (grey)"] if maps.left_out else []
+    parts += [maps.kind.name] if maps.kind.meaning else []
     return "".join(f"\n{part}" for part in parts)
 
 

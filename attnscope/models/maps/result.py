@@ -12,6 +12,7 @@ from attnscope.document.grid.pooling import Pooling
 from attnscope.document.result import Check, Part, TensorResult, held_of, named
 from attnscope.errors import no_such_part
 from attnscope.models.heads.result import HeadTable
+from attnscope.models.maps.numbers import NUMBERS, WEIGHTS, MapNumbers
 from attnscope.models.tokens import Picture, Token
 from attnscope.observe.trace import Trace
 from attnscope.text import shortened
@@ -34,7 +35,8 @@ class AttentionMap(Part):
         layer, head: counted from 0; `head` is a query head.
         kv_head: the key/value head that it reads; differs from `head` in grouped-query attention.
         attention: the weights after the softmax, `n_Q n_K`, numpy float32. Rows sum to 1,
-            or to less if a learned sink takes a part. In a pooled map, one number for each cell.
+            or to less if a learned sink takes a part. In a pooled map, one number for each cell. If
+            `AttentionMaps.numbers` says so, other numbers than weights; also in the further arrays.
         mean, max: in a pooled map, the mean and the maximum of each cell's weights; masked weights
             are included as 0.
         row: in a pooled map, the weights of the one selected query, `n_K`.
@@ -95,9 +97,12 @@ class AttentionMaps(TensorResult):
         checks: comparisons with the maps that the model itself returns; None if none were made.
         steps: the attention of one layer step by step, if requested.
         collected: for a page, the maps of every stack that it shows, including these.
+        of_weights: for a page of other numbers, the weights of the same heads.
         metrics: for a page, the metrics by which it ranks heads.
         whole_file: the file to which unpooled maps were written while they were computed, if any.
         notices: further sentences for the reader.
+        numbers: `weights`; or `value-weighted`: each weight α_ij times ‖v_j W_O^h‖, the norm of what the
+            key's value adds to the layer's output.
     """
 
     schema = "maps"
@@ -119,9 +124,11 @@ class AttentionMaps(TensorResult):
     checks: list[Check] | None = None
     steps: Trace | None = field(default=None, repr=False)
     collected: list[AttentionMaps] | None = field(default=None, repr=False)
+    of_weights: list[AttentionMaps] = field(default_factory=list, repr=False)
     metrics: HeadTable | None = field(default=None, repr=False)
     whole_file: Path | None = None
     notices: list[str] = field(default_factory=list)
+    numbers: str = WEIGHTS.name
 
     @property
     def summary(self) -> str:
@@ -131,8 +138,29 @@ class AttentionMaps(TensorResult):
         pooling = self.pooling
         cells = "" if pooling is None else f"pooled to {len(pooling.queries)} × {len(pooling.keys)}"
         one, name = self.one, shortened(named(self.model, self.stack))
+        kind = "" if self.kind is WEIGHTS else self.numbers
         heads = counted(len(self.maps), "head") if one is None else f"layer {one.layer}, head {one.head}"
-        return f"{name}: {listed([heads, queries, cells, *held_of(self.checks)])}"
+        return f"{name}: {listed([heads, kind, queries, cells, *held_of(self.checks)])}"
+
+    @property
+    def kind(self) -> MapNumbers:
+        """What the numbers are, in words."""
+        return NUMBERS[self.numbers]
+
+    @property
+    def meaning(self) -> str:
+        """How the numbers are computed and what they sum to; empty for weights."""
+        return self.kind.meaning
+
+    @property
+    def unit(self) -> float | None:
+        """The largest number, of which views show shares; None: numbers are shares of 1 already."""
+        if self.kind.as_weights:
+            return None
+        import numpy as np
+
+        largest = (float(np.nan_to_num(each.attention).max(initial=0)) for each in self.maps)
+        return max(largest, default=0.0) or 1.0
 
     @property
     def size_text(self) -> str:

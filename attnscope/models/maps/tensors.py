@@ -41,7 +41,7 @@ def map_metadata(maps: AttentionMaps) -> dict[str, str] | None:
     if maps.pooling is None:
         if maps.picture is not None:
             return None
-        names = ("model", "stack", "n_layer", "n_head", "n_kv_head", "first_query", "notices")
+        names = ("model", "stack", "numbers", "n_layer", "n_head", "n_kv_head", "first_query", "notices")
         about: dict[str, Any] = {name: getattr(maps, name) for name in names}
         for axis in ("query_tokens", "key_tokens"):
             about[axis] = [asdict(token) for token in getattr(maps, axis)]
@@ -51,4 +51,4 @@ def map_metadata(maps: AttentionMaps) -> dict[str, str] | None:
             for each in maps.maps
         ]
         return {"attnscope.maps": json.dumps(about)}
-    return {"pooling": maps.pooling.shown, "weights": maps.size_text}
+    return {"pooling": maps.pooling.shown, "weights": maps.size_text, "numbers": maps.numbers}

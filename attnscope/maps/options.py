@@ -26,7 +26,7 @@ class Pool(StrEnum):
 
 
 class Weigh(StrEnum):
-    """What weights are multiplied with; `value`: the norm of the key's value behind W_O."""
+    """What weights are multiplied by; `value`: the norm of the key's value behind W_O."""
 
     VALUE = "value"
 

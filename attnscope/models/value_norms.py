@@ -129,7 +129,7 @@ class ValueNorms:
         ] = {}  # by module: the layer, its heads' outputs
         for path in dict.fromkeys(call.path for call in calls):
             if path not in projections:
-                self._reasons[path] = "no single matrix is multiplied with what its heads put out"
+                self._reasons[path] = "what its heads put out is not multiplied by one single matrix"
                 continue
             try:
                 module = model.get_submodule(projections[path].name)

@@ -51,4 +51,5 @@ def map_metadata(maps: AttentionMaps) -> dict[str, str] | None:
             for each in maps.maps
         ]
         return {"attnscope.maps": json.dumps(about)}
-    return {"pooling": maps.pooling.shown, "weights": maps.size_text, "numbers": maps.numbers}
+    about = {"pooling": maps.pooling.shown, "weights": maps.size_text}
+    return about | ({"numbers": maps.numbers} if maps.meaning else {})

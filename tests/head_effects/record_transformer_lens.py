@@ -166,6 +166,23 @@ class Lens:
 
         return self.of_heads(measure)
 
+    # Maps.
+
+    def weighed(self) -> list[list[list[float]]]:
+        """‖α_j v_j W_O‖ of each key j of the last query, for each head (Kobayashi et al. 2020)."""
+        with torch.no_grad():
+            _, cache = self.model.run_with_cache(self.clean)
+        rows = []
+        for layer, W_O in zip(self.layers, self.model.W_O, strict=True):
+            v = cache[f"blocks.{layer}.attn.hook_v"]
+            v = v if v.dim() == 4 else v.unflatten(-1, (-1, W_O.shape[1]))
+            v = (v if v.shape[1] == len(IDS) else v.transpose(1, 2))[0]  # `n_K n_kv_head d_V`
+            weights = cache[f"blocks.{layer}.attn.hook_pattern"][0, :, -1, : len(IDS)]
+            group = self.n_head // v.shape[1]
+            written = torch.stack([v[:, head // group] @ W_O[head] for head in range(self.n_head)])
+            rows.append((weights[..., None] * written).norm(dim=-1).tolist())
+        return rows
+
 
 COLUMNS = {
     "zero": Lens.zero,
@@ -190,11 +207,17 @@ def record_of(name: str) -> dict[str, Any]:
             columns[column] = [[float(f"{x:.9g}") for x in of_layer] for of_layer in measure(lens)]
         except Exception as error:
             refused[column] = reason_of(error)
+    weighed = None
+    try:
+        weighed = [[[float(f"{x:.9g}") for x in row] for row in rows] for rows in lens.weighed()]
+    except Exception as error:
+        refused["weighed"] = reason_of(error)
     return {
         "layers": lens.layers,
         "baseline": lens.baseline,
         "corrupted": lens.corrupted,
         "columns": columns,
+        "weighed": weighed,
         "refused": refused,
     }
 

@@ -8,7 +8,7 @@ same numbers. The modules on the way are named for each family.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -128,6 +128,42 @@ STREAMS = {
     ),
 }
 """By the family."""
+
+PLAIN = STREAMS["llama"]
+STREAMS |= dict.fromkeys(
+    "mistral qwen2 qwen3 smollm3 seed_oss cwm hunyuan_v1_dense arcee".split(), PLAIN
+)
+STREAMS |= {
+    "gemma": replace(PLAIN, norm=Norm("model.norm", one=1.0)),
+    "olmo2": replace(
+        PLAIN,
+        norm=Norm("model.norm", epsilon=1e-5),
+        after_attention=Norm("model.layers.{}.post_attention_layernorm", epsilon=1e-5),
+        after_mlp=Norm("model.layers.{}.post_feedforward_layernorm", epsilon=1e-5),
+    ),
+    "glm4": replace(
+        PLAIN,
+        norm=Norm("model.norm", epsilon=1.5625e-07),
+        after_attention=Norm("model.layers.{}.post_self_attn_layernorm", epsilon=1.5625e-07),
+        after_mlp=Norm("model.layers.{}.post_mlp_layernorm", epsilon=1.5625e-07),
+    ),
+    "exaone4": replace(
+        PLAIN,
+        norm=Norm("model.norm", epsilon=1e-5),
+        after_attention=Norm("model.layers.{}.post_attention_layernorm", epsilon=1e-5),
+        after_mlp=Norm("model.layers.{}.post_feedforward_layernorm", epsilon=1e-5),
+    ),
+    "gemma3_text": STREAMS["gemma2"],
+    "stablelm": replace(PLAIN, norm=Norm("model.norm", centred=True, epsilon=1e-5)),
+    "nemotron": replace(PLAIN, norm=Norm("model.norm", centred=True, one=1.0, epsilon=1e-5)),
+    "cohere2": STREAMS["cohere"],
+    "phi3": replace(PLAIN, norm=Norm("model.norm", epsilon=1e-5)),
+    "gpt_oss": replace(PLAIN, norm=Norm("model.norm", epsilon=1e-5)),
+    "qwen3_moe": PLAIN,
+    "deepseek_v3": PLAIN,
+    "gpt_neox serial": STREAMS["gpt_neox"],
+    "gpt_bigcode": STREAMS["gpt2"],
+}
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,7 @@ def _check_options_of_weights(
         "--query": shown.query,
         "--top": shown.top,
         "--weigh": shown.weigh,
+        "--rollout": shown.rollout,
     } | more
     for name, value in about_attention.items():
         if value is not None and value is not False:
@@ -218,7 +219,7 @@ def _show_attention(model: str | None, request: MapRequest, output: ModelOutput)
 
     def write() -> None:
         heads = sum(len(each.maps) for each in maps.collected or [])
-        contents = f"{heads} heads", ""
+        contents = f"{heads} {'heads' if maps.of_heads else 'layers'}", ""
         draw(maps, output.plot, output.page, lambda: contents, force=output.force)
 
     if maps.steps is not None:

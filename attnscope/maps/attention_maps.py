@@ -49,6 +49,7 @@ def attention_maps(
     top: int | None = None,
     without_sink: bool = False,
     weigh: str | None = None,
+    rollout: bool = False,
     pool: str | None = None,
     steps: bool = False,
     stats: bool = False,
@@ -97,6 +98,9 @@ def attention_maps(
         without_sink: leave the first token and special ones out of these, and of the scale of colours.
         weigh: `value`: multiply each weight α_ij by ‖v_j W_O^h‖, the norm of what the value of key j
             adds to the layer's output (Kobayashi et al. 2020). Rows then do not sum to 1.
+        rollout: in place of the maps of heads, the attention rollout up to each of `layers`, the last by
+            default: R_l = ½(Ā_l + I) R_{l−1}, where Ā_l is the mean over the heads of layer l (Abnar &
+            Zuidema 2020). Its map is `maps[layer, 0]`.
         pool: `max` or `mean`: pool maps to at most 256 × 256 cells; `none`: never. None: if whole maps
             take 256 MiB or more.
         steps: trace the attention of the layer step by step, too.
@@ -333,10 +337,13 @@ def _collect(request: MapRequest, run: _LoadedRun, progress: Progress) -> Attent
                 maps.checks = verify(*given, weights, what="weight map")
                 maps.checks += [] if collected.projected is None else [collected.projected]
             else:
-                maps.checks = verify(*given, collected)
+                what = "rollout" if request.display.rollout else "map"
+                maps.checks = verify(*given, collected, what=what)
         _check_query(maps)
     if request.page:
-        maps.collected, maps.metrics = collected.stacks, _metrics(reading, collected)
+        maps.collected = collected.stacks
+        if not request.display.rollout:
+            maps.metrics = _metrics(reading, collected)
         maps.of_weights = collected.weights
     if request.steps:
         maps.steps = _steps(request, collected, maps)
@@ -372,6 +379,11 @@ def _stack(request: MapRequest, checkpoint: Checkpoint, config: Any) -> str:
         request.heads.stack,
     )
     runs = stacks_that_run(config, picture=picture, decodes=decodes)
+    if named is None and request.display.rollout and "cross" in runs:
+        raise OptionError(
+            f"{checkpoint.name} has several stacks of layers, and --rollout is of one.",
+            hint="--stack encoder, or --stack decoder",
+        )
     if named is None:
         return "cross" if "cross" in runs else runs[0]
     if named in runs:
@@ -428,7 +440,8 @@ def _shown(request: MapRequest, run: _LoadedRun, collected: CollectedMaps) -> At
 
     stack, layers, heads = run.stack, request.heads.layer_numbers, request.heads.head_numbers
     if request.heads.layers is None:
-        layers = [min((layer for name, layer in collected.layers if name == stack), default=0)]
+        default = max if request.display.rollout else min
+        layers = [default((layer for name, layer in collected.layers if name == stack), default=0)]
     collected.check(run.checkpoint.name, stack, layers or [], heads or [])
     selection = HeadSelection(stack, layers, heads)
     maps = next(each for each in collected.stacks if each.stack == stack)

@@ -37,7 +37,7 @@ def is_pooled(request: MapRequest, config: Any, reading: Reading, selection: Hea
     Raises:
         OptionError: whole ones are too large, but `steps` or `verify` needs them.
     """
-    if request.inputs.image is not None:
+    if request.inputs.image is not None or request.display.rollout:  # which multiplies whole maps
         return False
     whole = bytes_of_maps(config, reading, selection)
     most = min(WHOLE, parse_size(request.run.memory)) if request.run.memory else WHOLE

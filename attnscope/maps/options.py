@@ -99,6 +99,11 @@ class ShownOptions:
         metavar="value",
         common=True,
     )
+    rollout: bool = option(
+        "Show attention rollout up to a layer, the last by default, in place of its heads' maps.",
+        default=False,
+        common=True,
+    )
     without_sink: bool = option(
         "Ignore the first token and special tokens in --top and in the colour scale.",
         default=False,

@@ -107,8 +107,26 @@ class MapRequest:
         message = "--target is the decoder's input, and --generate lets the decoder generate it."
         yield inputs.generate and inputs.target is not None, message, "one of the two"
         yield from self._conflicts_of_display()
+        yield from self._conflicts_of_rollout()
         message = "--device meta computes no values, and attention maps need values."
         yield self.run.device.startswith("meta"), message, "--device cpu"
+
+    def _conflicts_of_rollout(self) -> Iterator[tuple[object, str, str | None]]:
+        """Yield the same for what a rollout does not go with."""
+        display, heads, rollout = self.display, self.heads, self.display.rollout
+        message = "--rollout multiplies weights whose rows sum to 1, and those of --weigh do not."
+        yield rollout and display.weigh, message, "one of the two"
+        message = f"--rollout takes the mean over all heads, and --head is {heads.heads}."
+        yield rollout and heads.heads is not None, message, "--rollout --layer 3"
+        message = "--steps shows one layer's attention, and --rollout multiplies several."
+        yield rollout and self.steps, message, "one of the two"
+        message = f"--rollout multiplies whole maps, and --pool {display.pool} pools them."
+        yield rollout and display.pools, message, "--rollout without --pool"
+        message = (
+            "--rollout multiplies maps among the same tokens, and the queries and keys of --stack cross"
+            " are tokens of two sequences."
+        )
+        yield rollout and heads.stack == "cross", message, "--stack encoder, or --stack decoder"
 
     def _conflicts_of_display(self) -> Iterator[tuple[object, str, str | None]]:
         """Yield the same for the options of display."""
@@ -140,6 +158,8 @@ class MapRequest:
         """Return the heads of a stack to collect; a page of a single selected head needs all."""
         from attnscope.models.maps.capture import HeadSelection
 
+        if self.page and self.display.rollout:
+            return HeadSelection(stack, rollout=True)
         if not self.page:
             return self.shown_selection(stack)
         if self.heads.one_head:
@@ -150,5 +170,8 @@ class MapRequest:
         """Return the heads that are shown."""
         from attnscope.models.maps.capture import HeadSelection
 
+        if self.display.rollout:
+            numbers = None if self.heads.layers is None else self.heads.layer_numbers
+            return HeadSelection(stack, numbers, rollout=True)
         layers = "first" if self.heads.layers is None else self.heads.layer_numbers
         return HeadSelection(stack, layers, self.heads.head_numbers)  # type: ignore[arg-type]

@@ -40,7 +40,12 @@ HIDDEN = "; masked weights count as 0"
 
 
 def print_heatmap(
-    maps: TokenGrid, attention: np.ndarray, console: Console, *, unit: float | None = None
+    maps: TokenGrid,
+    attention: np.ndarray,
+    console: Console,
+    *,
+    unit: float | None = None,
+    what: str = "weights",
 ) -> None:
     """Print a map, its colour scale, and sentences that explain it.
 
@@ -53,6 +58,7 @@ def print_heatmap(
         console: the console. On a terminal, a map fits its width and has at most 60 rows; piped, it has
             all rows and up to 200 columns.
         unit: the number that is 100 %, for numbers that are not weights, and so no shares of 1; None: 1.
+        what: what the numbers are.
     """
     attention = attention if unit is None else attention / unit
     scale = ColourScale.of(console, attention)
@@ -80,7 +86,7 @@ def print_heatmap(
         legend = layout.scale.legend(console.width, percent=bool(layout.digits), unit=unit or 1.0)
         print_line(console, legend)
     has_full = layout.digits == 2 and bool((cells >= FULL).any())
-    for sentence in _sentences(maps, rows, layout, has_full=has_full, unit=unit):
+    for sentence in _sentences(maps, rows, layout, has_full=has_full, unit=unit, what=what):
         print_parts(console, sentence, "; ")
 
 
@@ -301,7 +307,13 @@ def _percent(weight: float, scale: ColourScale, digits: int = 3) -> str:
 
 
 def _sentences(
-    maps: TokenGrid, rows: list[range], layout: Geometry, *, has_full: bool, unit: float | None
+    maps: TokenGrid,
+    rows: list[range],
+    layout: Geometry,
+    *,
+    has_full: bool,
+    unit: float | None,
+    what: str,
 ) -> Iterator[Text]:
     """Yield sentences that explain a map.
 
@@ -309,12 +321,13 @@ def _sentences(
         maps, rows, layout: the tokens, and how they are laid out.
         has_full: whether a mark stands for 100 %.
         unit: the number that is 100 %, if it is not 1.
+        what: what the numbers are.
     """
     marks = layout.scale.marks
     sentence = Text.assemble("rows are ", ("queries", axes.QUERY), ", columns ", ("keys", axes.KEY))
     if layout.digits:
         full = f", {marks.full} 100" if has_full else ""
-        shares = "weights in %" if unit is None else f"numbers in % of the largest, {unit:.3g}"
+        shares = f"{what} in %" if unit is None else f"{what} in % of the largest, {unit:.3g}"
         sentence.append(f"; {shares}, {marks.small} below 0.5, blank 0{full}")
     yield sentence
     coloured = layout.scale.ramp or not layout.digits

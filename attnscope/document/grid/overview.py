@@ -26,7 +26,11 @@ LAYER = "bold"
 
 
 def print_overview(
-    maps: TokenGrid, of_heads: Mapping[tuple[int, int], np.ndarray], console: Console
+    maps: TokenGrid,
+    of_heads: Mapping[tuple[int, int], np.ndarray],
+    console: Console,
+    *,
+    of_layers: bool = False,
 ) -> None:
     """Print every map, with a row for each layer and a column for each head.
 
@@ -37,6 +41,7 @@ def print_overview(
         maps: the tokens.
         of_heads: the maps by layer and head, `n_Q n_K` each; heads without a map are left blank.
         console: the console.
+        of_layers: whether there is a map for each layer, and not for each head.
     """
     import numpy as np
 
@@ -53,7 +58,7 @@ def print_overview(
     )
     for band in bands:
         shown = [heads[i] for i in band]
-        print_line(console, _head(shown, indent, width))
+        print_line(console, Text("layer", "dim") if of_layers else _head(shown, indent, width))
         for layer in layers:
             pictures = [picture(small.get((layer, head)), width, scale) for head in shown]
             for i, line in enumerate(side_by_side(pictures, width)):
@@ -61,10 +66,11 @@ def print_overview(
                 label.append(" " * (indent - label.cell_len)).append_text(line)
                 print_picture_line(console, scale, label)
     print_line(console, scale.legend(console.width))
-    print_line(console, Text(_sentence(maps, width, scale), "dim"))
+    sentence = _sentence(maps, width, scale, "layer" if of_layers else "head")
+    print_line(console, Text(sentence, "dim"))
 
 
-def _sentence(maps: TokenGrid, width: int, scale: ColourScale) -> str:
+def _sentence(maps: TokenGrid, width: int, scale: ColourScale, each: str) -> str:
     """Explain the small maps."""
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
     queries, keys = positions(maps)
@@ -77,7 +83,7 @@ def _sentence(maps: TokenGrid, width: int, scale: ColourScale) -> str:
         else ""
     )
     blank = "; the columns of the sink are blank" if maps.left_out else ""
-    return f"a map for each head: {n_Q} queries downwards, {n_K} keys across{pooling}{blank}"
+    return f"a map for each {each}: {n_Q} queries downwards, {n_K} keys across{pooling}{blank}"
 
 
 def height_of(width: int, scale: ColourScale) -> int:

@@ -33,6 +33,7 @@ class MeasuredStack:
     pooling: None = None
     left_out: tuple[int, ...] = ()
     picture: None = None
+    of_heads: bool = True
     meaning: str = ""
     unit: None = None
     checks: list[Check] | None = None

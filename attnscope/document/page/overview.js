@@ -50,6 +50,7 @@ function makeCell(stack, each) {
 }
 
 function nameOf(stack, each) {
+  if (!stack.ofHeads) return `Layers 0 to ${each.layer}`;
   const name = `Layer ${each.layer}, head ${each.head}`;
   return stack.shared && hasMap(each) ? `${name} · K,V head ${each.kvHead}` : name;
 }

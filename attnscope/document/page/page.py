@@ -153,6 +153,7 @@ def page_html(
         title=without_folders(title),
         without_folders=without_folders,
         stacks=stacks,
+        of_heads=all(stack.of_heads for stack in stacks),
         still=_still(stacks, layer, head),
         sizes=sizes,
         pooled=pooled,
@@ -231,6 +232,7 @@ def _stack_data(
     )
     return {
         "name": stack.stack,
+        "ofHeads": stack.of_heads,
         "shared": stack.n_kv_head != stack.n_head,
         "queries": [_token_data(each) for each in stack.query_tokens],
         "keys": None if same_axis else [_token_data(each) for each in stack.key_tokens],

@@ -12,8 +12,9 @@ from attnscope.errors import ModelError
 from attnscope.models.attention_hook import AttentionCall, AttentionInputs
 from attnscope.models.heads.result import HeadRow
 from attnscope.models.layers import STACKS, layer_of, stack_of, why_repeated
-from attnscope.models.maps.numbers import VALUE_WEIGHTED
+from attnscope.models.maps.numbers import ROLLOUT, VALUE_WEIGHTED
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
+from attnscope.models.maps.rollout import Rollout
 from attnscope.models.tokenize import Reading, patches
 from attnscope.models.tokens import Token
 from attnscope.models.tolerance import weights_of
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 AT_ONCE = 2**26
 """The number of weights computed at once: 256 MiB of float32."""
 
+WITH_SINKS = (
+    "sinks take a part of the weights in each layer, so that rows of the rollout sum to less than 1."
+)
+
 
 @dataclass(frozen=True)
 class HeadSelection:
@@ -35,11 +40,14 @@ class HeadSelection:
         stack: `encoder`, `cross` and the like; None: every stack that runs.
         layers: indices of layers; `first`: the first layer with attention; None: all.
         heads: indices of heads; None: all.
+        rollout: whether the layers' rollouts are collected in place of the maps of heads. All heads of
+            the layers below are needed for these.
     """
 
     stack: str | None = None
     layers: Collection[int] | Literal["first"] | None = None
     heads: Collection[int] | None = None
+    rollout: bool = False
 
     def heads_of(self, stack: str, layer: int, n_head: int, *, first: bool = False) -> list[int]:
         """Return the selected heads of one layer.
@@ -49,6 +57,10 @@ class HeadSelection:
             first: whether it is the first layer of its stack with attention.
         """
         selected = first if self.layers == "first" else self.layers is None or layer in self.layers
+        if self.rollout:
+            numbers = None if isinstance(self.layers, str) else self.layers
+            last = layer if numbers is None else max(numbers)
+            return list(range(n_head)) if self.stack == stack and layer <= last else []
         if self.stack not in (None, stack) or not selected:
             return []
         return [head for head in range(n_head) if self.heads is None or head in self.heads]
@@ -141,6 +153,7 @@ class MapCollector:
         self.n_layer: dict[str, int] = {}
         self.call: AttentionCall | None = None
         self.unexplained: dict[str, str] = {}  # why, by stack
+        self.rollout = Rollout()
 
     def compute(self, call: AttentionCall) -> None:
         """Compute the selected maps of one layer from the inputs of its attention."""
@@ -245,6 +258,9 @@ class MapCollector:
         if stack not in self.maps:
             empty = self._empty(layer, queries, keys)
             self.maps[stack] = empty
+            if self.selection.rollout:
+                self.rollout = Rollout()
+                self.maps[stack] = replace(empty, numbers=ROLLOUT.name)
             if self.norms is not None:
                 self.maps[stack] = replace(empty, numbers=VALUE_WEIGHTED.name)
                 if self.keep_weights:
@@ -303,6 +319,9 @@ class MapCollector:
         """
         if not heads:
             return
+        if self.selection.rollout:
+            self._roll_out(layer, attention, sinks=sinks)
+            return
         rows = self.rows[layer.stack]
         attention = attention if len(rows) == layer.n_Q else attention[:, rows]
         kind = type(self.model).__name__
@@ -313,6 +332,28 @@ class MapCollector:
                 self._append(self.weights[layer.stack].maps, layer, heads, weights)
             weights = weights * norms[:, None].float()
         self._append(self.maps[layer.stack].maps, layer, heads, weights)
+
+    def _roll_out(self, layer: Layer, attention: torch.Tensor, *, sinks: bool) -> None:
+        """Add some heads of a layer to the rollout, and its map if a selected layer is complete.
+
+        Raises:
+            ModelError: they are not weights; or a layer below has no attention.
+        """
+        maps, kind = self.maps[layer.stack], type(self.model).__name__
+        check_rows(attention, self.name, kind, layer.number, layer.stack, sinks=sinks)
+        if layer.number != self.rollout.n_layer:
+            raise ModelError(
+                f"layer {self.rollout.n_layer} of {self.name} has no attention, so that what passes"
+                f" through it to layer {layer.number} is unknown to a rollout.",
+                hint="without --rollout, the maps of heads",
+            )
+        product = self.rollout.add(attention, layer.n_head)
+        layers = self.selection.layers
+        if product is not None and (layers is None or layer.number in layers):
+            rows = product[self.rows[layer.stack]]
+            maps.maps.append(AttentionMap(layer.number, 0, 0, rows.float().cpu().numpy()))
+        if sinks and WITH_SINKS not in maps.notices:
+            maps.notices.append(WITH_SINKS)
 
     def _append(
         self, maps: list[AttentionMap], layer: Layer, heads: list[int], numbers: torch.Tensor

@@ -180,11 +180,17 @@ def bytes_of_maps(config: Any, reading: Reading, selection: HeadSelection) -> in
     return 4 * n * n * number_of_maps(config, reading, selection)
 
 
+ROLLOUT_MATRICES = 3
+"""The number of matrices of a map's size that a rollout needs while it is computed."""
+
+
 def number_of_maps(config: Any, reading: Reading, selection: HeadSelection) -> int:
     """Return the number of selected heads, estimated from a configuration."""
     n_layer, n_head = counts(config, reading)
     if selection.layers is not None:
         n_layer = 1 if selection.layers == "first" else len(selection.layers)
+    if selection.rollout:
+        return (n_layer or 1) + ROLLOUT_MATRICES
     if selection.heads is not None:
         n_head = len(selection.heads)
     return (n_layer or 1) * (n_head or 1)

@@ -30,7 +30,11 @@ def heading(maps: AttentionMaps) -> list[str]:
     """Return a title, and lines with the numbers of queries and keys."""
     map = maps.one
     parts = [named(maps.model, maps.stack)]
-    if map is not None:
+    if not maps.of_heads:
+        layers = [each.layer for each in maps.maps]
+        up_to = f"layers 0 to {layers[0]}" if map is not None else _counted(layers, "layer")
+        parts += [f"{up_to} of {maps.n_layer}", f"mean over {maps.n_head} heads"]
+    elif map is not None:
         parts += [f"layer {map.layer} of {maps.n_layer}", f"head {map.head} of {maps.n_head}"]
         if maps.n_kv_head != maps.n_head:
             parts.append(f"K,V head {map.kv_head} of {maps.n_kv_head}")

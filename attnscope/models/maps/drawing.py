@@ -111,7 +111,7 @@ class MapsDrawing(Drawing):
             parts.append(markdown_table(columns))
         else:
             for each in maps.maps:
-                parts += [] if maps.one else [f"layer {each.layer}, head {each.head}"]
+                parts += [] if maps.one else [maps.place_of(each).replace(" · ", ", ")]
                 parts.append(markdown_table(_matrix_columns(maps, each)))
         parts += map(printable, maps.notices)
         return [*parts, markdown_table(check_columns(maps.checks))] if maps.checks else parts
@@ -136,13 +136,14 @@ def print_maps(maps: AttentionMaps, console: Console) -> None:
     """Print a head's map, an image's patches, one query's weights as bars, or an overview of heads."""
     if maps.one is None:
         of_heads = {(each.layer, each.head): each.attention for each in maps.maps}
-        print_overview(maps, of_heads, console)
+        print_overview(maps, of_heads, console, of_layers=not maps.of_heads)
     elif maps.picture is not None:
         _print_patches(maps, maps.picture, maps.one.attention, console, maps.query)
     elif maps.query is not None:
         _print_row(maps, maps.one.attention, maps.query, console)
     else:
-        print_heatmap(maps, maps.one.attention, console, unit=_unit(maps, maps.one))
+        what = "weights" if maps.kind is WEIGHTS else maps.kind.name
+        print_heatmap(maps, maps.one.attention, console, unit=_unit(maps, maps.one), what=what)
 
 
 def _unit(maps: AttentionMaps, map: AttentionMap) -> float | None:

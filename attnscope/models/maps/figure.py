@@ -104,7 +104,7 @@ def _draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
     width, height = min(MAX_INCHES, CELL * columns), min(MAX_INCHES, CELL * rows)
     axes = _axes(figure, width, height)
     top = _map_on(axes, maps, map, [map])
-    title = f"{drawable(named(maps.model, maps.stack))} · layer {map.layer} · head {map.head}"
+    title = f"{drawable(named(maps.model, maps.stack))} · {maps.place_of(map)}"
     axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
     _add_scale(figure, axes, COLOURS, top, height, maps.kind.label)
 
@@ -185,7 +185,7 @@ def _draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query:
     axes, height = _panels(figure, panels, grey.shape[0] / grey.shape[1], size)
     title = drawable(f"{named(maps.model, maps.stack)} · {query_text(maps.query_tokens, query)}")
     if is_single:
-        title += f" · layer {maps.maps[0].layer} · head {maps.maps[0].head}"
+        title += f" · {maps.place_of(maps.maps[0])}"
         axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
     axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
     _add_scale(figure, axes, _veil_colours(), top, height, maps.kind.label)

@@ -102,7 +102,8 @@ class AttentionMaps(TensorResult):
         whole_file: the file to which unpooled maps were written while they were computed, if any.
         notices: further sentences for the reader.
         numbers: `weights`; or `value-weighted`: each weight α_ij times ‖v_j W_O^h‖, the norm of what the
-            key's value adds to the layer's output.
+            key's value adds to the layer's output; or `rollout`: a map for each layer, whose `head` is 0
+            and stands for all heads.
     """
 
     schema = "maps"
@@ -139,13 +140,24 @@ class AttentionMaps(TensorResult):
         cells = "" if pooling is None else f"pooled to {len(pooling.queries)} × {len(pooling.keys)}"
         one, name = self.one, shortened(named(self.model, self.stack))
         kind = "" if self.kind is WEIGHTS else self.numbers
-        heads = counted(len(self.maps), "head") if one is None else f"layer {one.layer}, head {one.head}"
+        heads = counted(len(self.maps), "head" if self.of_heads else "layer")
+        if one is not None:
+            heads = self.place_of(one).replace(" · ", ", ")
         return f"{name}: {listed([heads, kind, queries, cells, *held_of(self.checks)])}"
 
     @property
     def kind(self) -> MapNumbers:
         """What the numbers are, in words."""
         return NUMBERS[self.numbers]
+
+    @property
+    def of_heads(self) -> bool:
+        """Whether each map is that of a head; else of all layers up to its own."""
+        return self.kind.of_heads
+
+    def place_of(self, map: AttentionMap) -> str:
+        """Name the head of a map, or the layers up to its own."""
+        return f"layer {map.layer} · head {map.head}" if self.of_heads else f"layers 0 to {map.layer}"
 
     @property
     def meaning(self) -> str:

@@ -15,11 +15,14 @@ from attnscope.units import bytes_text
 LARGEST_BLOCK = {"cpu": 20 * 2**20, "cuda": 512 * 2**20}
 """The bytes of a block of weights beyond which it gets no faster: on a CPU, the size of its caches."""
 
+MOST_ROWS = 64
+"""The most queries in a block on a CPU: more of them share keys that few of them see, if causal."""
+
 KEPT = 48 * 2**20
 """The most bytes of numbers of pairs that are kept: those of some 2,000 tokens."""
 
 LITTLE = 64 * 2**20
-"""A plan that takes less than these bytes, and has room for all queries at once, is not reported."""
+"""A plan that takes less than these bytes, and has room for a whole block, is not reported."""
 
 NUMBERS_OF_A_METRIC = 3
 """The numbers held for each query and metric: the sum over its keys, its value, whether it counts."""
@@ -90,7 +93,7 @@ class MemoryPlan:
 
     def report(self) -> None:
         """Report the plan, unless it takes little."""
-        if self.total >= LITTLE or self.rows < self.needs.n_tokens:
+        if self.total >= LITTLE or self.rows < min(self.needs.n_tokens, MOST_ROWS):
             notify(str(self))
 
     def __str__(self) -> str:
@@ -128,8 +131,10 @@ def plan_run(name: str, needs: Needs, memory: int, device: str, hint: str | None
             f" {bytes_text(memory)}.",
             hint=hint or "a shorter text: --truncate --max-length N; or more --memory, if available",
         )
-    largest = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
-    rows = rounded_rows(min(left // needs.of_a_query, largest // needs.of_weights), needs.n_tokens)
+    on_gpu = device.startswith("cuda")
+    largest = LARGEST_BLOCK["cuda" if on_gpu else "cpu"]
+    rows = min(left // needs.of_a_query, largest // needs.of_weights)
+    rows = rounded_rows(rows if on_gpu else min(rows, MOST_ROWS), needs.n_tokens)
     return MemoryPlan(needs, rows, keep=min(KEPT, needs.of_pairs, left - rows * needs.of_a_query))
 
 

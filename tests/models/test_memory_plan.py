@@ -23,7 +23,15 @@ from attnscope.heads.measurer import HeadMeasurer
 from attnscope.models.blockwise import Blockwise
 from attnscope.models.heads.metrics import METRICS
 from attnscope.models.load import load_config, load_model, load_tokenizer
-from attnscope.models.memory_plan import KEPT, LARGEST_BLOCK, MemoryPlan, Needs, needs_of, plan_run
+from attnscope.models.memory_plan import (
+    KEPT,
+    LARGEST_BLOCK,
+    MOST_ROWS,
+    MemoryPlan,
+    Needs,
+    needs_of,
+    plan_run,
+)
 from attnscope.process.budget import parse_size
 
 PLENTY = 2**62
@@ -174,6 +182,8 @@ def test_what_is_left_over_is_for_blocks():
 
 def test_a_block_is_no_larger_than_what_caches_hold_and_has_no_more_queries_than_there_are():
     assert plan(10).rows == 10
+    assert plan(500).rows == MOST_ROWS
+    assert plan(500, device="cuda:1").rows == 500
     long = plan(100_000)
     assert LARGEST_BLOCK["cpu"] // 2 < long.block <= LARGEST_BLOCK["cpu"]
     on_gpu = plan(100_000, device="cuda:1")

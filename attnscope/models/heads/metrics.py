@@ -328,7 +328,7 @@ def _weighted_sums(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor
     Returns:
         `n_batch n_head queries n_pair`.
     """
-    return (weights.transpose(1, 2) @ numbers.mT).transpose(1, 2)
+    return (numbers @ weights.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)  # [·, queries, n_pair, n_head]
 
 
 def _as_numbers(flags: torch.Tensor) -> torch.Tensor:

@@ -34,6 +34,7 @@ class MeasuredStack:
     left_out: tuple[int, ...] = ()
     picture: None = None
     of_heads: bool = True
+    label: str = "weight"
     meaning: str = ""
     unit: None = None
     checks: list[Check] | None = None

@@ -27,6 +27,7 @@ function makeHeads(stack) {
   });
   const corner = element("div", { role: "columnheader", "aria-label": "layer" });
   const titles = heads.map((head) => number("head", "columnheader", head));
+  if (!stack.ofHeads) for (const title of titles) title.replaceChildren();
   by("heads").replaceChildren(element("div", { role: "row" }, corner, ...titles), ...rows);
   by("heads").style.setProperty("--columns", heads.length);
   by("heads").classList.toggle("dense", dense);

@@ -61,8 +61,7 @@ class PackedHead:
 
     Attributes:
         text: base64, as described in the module's docstring.
-        largest_error: the largest absolute difference between a weight's share of the unit and its
-            unpacked value.
+        largest_error: the largest absolute difference between a weight and its unpacked value.
         thumbnail: the result of `thumbnail`; None: the map itself is as small.
     """
 
@@ -122,7 +121,7 @@ def _pack_head(each: PageHead, fine: bool, unit: float) -> PackedHead:
     error = np.abs(_decoded(code, kept) - attention)
     return PackedHead(
         text=b64encode(_deflated(content)).decode("ascii"),
-        largest_error=float(np.nanmax(error, initial=0.0)),
+        largest_error=float(np.nanmax(error, initial=0.0)) * unit,
         thumbnail=thumbnail(attention) if max(attention.shape) > THUMBNAIL else None,
     )
 

@@ -34,7 +34,7 @@ let latestTurn = 0; // counts calls of show, so that a slow one does not overwri
 // ---- the content of the page
 
 const stackNow = () => data.stacks[page.stack];
-const topOf = (stack) => (stack.unit === null ? "1" : stack.unit.toPrecision(3)); // of the small maps' colours
+const topOf = (stack) => (stack.unit === null ? "1" : inDigits(stack.unit, 3)); // of the small maps' colours
 const keyTokensOf = (stack) => stack.keys ?? stack.queries;
 const headIn = (stack, layer, head) => stack.heads.find((each) => each.layer === layer && each.head === head);
 const headNow = () => headIn(stackNow(), page.layer, page.head);
@@ -212,6 +212,8 @@ function showStack() {
     for (const part of document.querySelectorAll("[data-stack]")) part.hidden = Number(part.dataset.stack) !== page.stack;
     by("picture-choice").hidden = !stack.picture;
     for (const id of ["maps-top", "top-of-all"]) by(id).textContent = topOf(stack);
+    for (const id of ["strongest-number", "scale-linear"]) by(id).textContent = stack.label;
+    by("scale-root").textContent = `√ ${stack.label}`;
     const tokens = [...stack.queries, ...keyTokensOf(stack)];
     by("special-choice").hidden = by("mark-special").hidden = !tokens.some((token) => token.special);
     by("sink-choice").title = `The sink: ${sinkText(stack)}`;
@@ -398,7 +400,8 @@ function showTip(where) {
   tip.hidden = key === null;
   if (tip.hidden) return;
   const weight = query === null ? scene.means?.[key] : scene.weights.at(query, key);
-  const text = query === null ? `${(weight * (stackNow().unit ?? 1)).toPrecision(2)} on average` : scene.weights.text(weight);
+  const { unit } = stackNow();
+  const text = query === null ? `${unit === null ? weight.toPrecision(2) : inDigits(weight * unit, 2)} on average` : scene.weights.text(weight);
   const from = query === null ? "all queries" : scene.queryTokens[query].text;
   by("tip-query").textContent = from;
   by("tip-key").textContent = scene.keyTokens[key].text;
@@ -524,8 +527,8 @@ function showStrongest() {
   const one = page.query !== null;
   const pairs = one ? strongestKeys(page.query) : strongestPairs();
   const token = one ? scene.queryTokens[page.query] : null;
-  by("detail-heading").replaceChildren(...(one ? ["Query ", tokenElement(token, positionOf(page.query))] : ["Strongest weights"]));
-  by("detail-note").textContent = one ? strongestNote(pairs) : "of this head. Select a query to see its own.";
+  by("detail-heading").replaceChildren(...(one ? ["Query ", tokenElement(token, positionOf(page.query))] : [stackNow().label === "weight" ? "Strongest weights" : "Strongest"]));
+  by("detail-note").textContent = one ? strongestNote(pairs) : `of this ${stackNow().ofHeads ? "head" : "map"}. Select a query to see its own.`;
   by("let-go").hidden = !one;
   by("sink-note").hidden = page.sink;
   by("sink-note").textContent = `without the sink: ${sinkText(stackNow())}`;
@@ -608,7 +611,7 @@ function showLeftOut() {
   for (let key = 0; key < scene.keyTokens.length; key++) if (!seen.has(key)) rest += scene.weights.at(page.query, key);
   note.textContent = Number.isNaN(rest)
     ? "The weight of the tokens left out is not a number."
-    : `Tokens left out receive ${stackNow().unit === null ? rest.toFixed(2) : (rest * stackNow().unit).toPrecision(2)} of this query's attention.`;
+    : `Tokens left out receive ${stackNow().unit === null ? rest.toFixed(2) : inDigits(rest * stackNow().unit, 2)} of this query's attention.`;
 }
 
 // ---- finding a token

@@ -233,6 +233,7 @@ def _stack_data(
     return {
         "name": stack.stack,
         "ofHeads": stack.of_heads,
+        "label": stack.label,
         "shared": stack.n_kv_head != stack.n_head,
         "queries": [_token_data(each) for each in stack.query_tokens],
         "keys": None if same_axis else [_token_data(each) for each in stack.key_tokens],

@@ -23,8 +23,11 @@ class Weights {
   text(weight) {
     if (Number.isNaN(weight)) return "not a number";
     if (weight === 0) return "0";
-    if (this.unit !== null) return (weight * this.unit).toPrecision(weight >= this.fineFrom ? 3 : 1);
     const cell = 1 / this.coding.cells / (weight >= this.fineFrom ? 256 : 1);
+    if (this.unit !== null) {
+      const exact = Math.floor(-Math.log10(cell / Math.sqrt(weight))); // digits, by the largest relative error
+      return inDigits(weight * this.unit, Math.min(3, Math.max(1, exact)));
+    }
     const width = 2 * Math.sqrt(weight) * cell; // of the quantization cell: (√w + cell/2)² - (√w - cell/2)²
     const digits = Math.min(6, Math.floor(-Math.log10(width)));
     const text = weight.toFixed(digits);
@@ -32,6 +35,11 @@ class Weights {
     const significant = text.replace(/^[0.]+/, "").length;
     return significant > 1 || digits === 6 ? text : withMargin(weight, width / 2, digits + 1);
   }
+}
+
+/** Formats a number with at most this many significant digits. */
+function inDigits(number, digits) {
+  return String(Number(number.toPrecision(digits)));
 }
 
 /** Formats a number and its largest error, including its rounding. */

@@ -374,7 +374,7 @@ def _beside_weights(
 ) -> tuple[list[AttentionMaps], HeadTable | None]:
     """Return stacks between which a page switches: other numbers and the weights that they come from.
 
-    Their names say what their numbers are. Metrics are those of weights.
+    Their names say what their numbers are. Metrics are those of the heads' weights in all of them.
     """
 
     def name(stack: str, numbers: str) -> str:
@@ -387,6 +387,7 @@ def _beside_weights(
     ]
     if measured is None:
         return shown, None
-    rows = [replace(row, stack=name(row.stack, WEIGHTS.name)) for row in measured.rows]
-    layers = {name(stack, WEIGHTS.name): sizes for stack, sizes in measured.layers.items()}
+    kinds = (stacks[0].numbers, WEIGHTS.name)
+    rows = [replace(row, stack=name(row.stack, kind)) for kind in kinds for row in measured.rows]
+    layers = {name(stack, kind): sizes for kind in kinds for stack, sizes in measured.layers.items()}
     return shown, replace(measured, rows=rows, layers=layers)

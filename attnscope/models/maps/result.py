@@ -160,6 +160,11 @@ class AttentionMaps(TensorResult):
         return f"layer {map.layer} · head {map.head}" if self.of_heads else f"layers 0 to {map.layer}"
 
     @property
+    def label(self) -> str:
+        """One of the numbers, as an axis of colours names it: `weight`."""
+        return self.kind.label
+
+    @property
     def meaning(self) -> str:
         """How the numbers are computed and what they sum to; empty for weights."""
         return self.kind.meaning

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.head_effects.head_outputs import HeadOutputs
 from attnscope.head_effects.metric import PredictionMetric, predict
+from attnscope.head_effects.prefix import PrefixCache
 from attnscope.head_effects.restart import LayerOutputs
 from attnscope.models.load import as_model_error
 
@@ -45,6 +47,7 @@ class Baseline:
         self.checkpoint, self.model, self.inputs, self.metric = checkpoint, model, inputs, metric
         self.heads, self.layers = heads, heads.layers
         self.states = LayerOutputs(model)
+        self._firsts: dict[int, bool] = {}  # whether runs may begin at a position
         found: dict[int, torch.Tensor] = {}
         leaves: dict[int, torch.Tensor] = {}
 
@@ -77,34 +80,66 @@ class Baseline:
         """Whether runs may restart: those at the last layer, and in the middle, predict the same."""
         if self.states.repeats or len(self.layers) < 2:
             return False
-        for index in {len(self.layers) // 2, len(self.layers) - 1}:
-            try:
-                again = self._run(index, 1, lambda output: output)
-            except Exception:  # whatever a model does without its earlier layers
-                return False
-            scale = float(self.prediction.abs().max()) or 1.0
-            limit = 1e-4 if self.prediction.dtype in (torch.float32, torch.float64) else 3e-2
-            if not float((again - self.prediction).abs().max()) <= limit * scale:
-                return False
-        return True
+        return all(
+            self._predicts_the_same(index) for index in (len(self.layers) // 2, len(self.layers) - 1)
+        )
 
-    def run(self, index: int, replaced: torch.Tensor, heads: Sequence[int]) -> torch.Tensor:
+    @cached_property
+    def prefix(self) -> PrefixCache | None:
+        """The keys and values of the prefix, if the model takes such a cache."""
+        config, positions = self.model.config, self.metric.positions
+        if config.is_encoder_decoder or not positions or not self.model.can_generate():
+            return None
+        try:
+            prefix = PrefixCache(self.model, self.inputs)
+        except Exception:  # whatever a model does that takes no cache
+            return None
+        return prefix if prefix.n > 1 else None
+
+    def _predicts_the_same(self, index: int, first: int = 0) -> bool:
+        """Check that a run without a change, which restarts at a layer, predicts the same."""
+        try:
+            again = self._run(index, 1, lambda output: output, first=first, restart=not first)
+        except Exception:  # whatever a model does without its earlier layers, or with a cache
+            return False
+        scale = float(self.prediction.abs().max()) or 1.0
+        limit = 1e-4 if self.prediction.dtype in (torch.float32, torch.float64) else 3e-2
+        return float((again - self.prediction).abs().max()) <= limit * scale
+
+    def first_of(self, positions: Sequence[int] | None) -> int:
+        """Return the first position that has to be computed if some positions change.
+
+        It is 0 if everything has to be: runs that read the prefix from a cache predict something else,
+        as in a bidirectional model, or the cache cannot be cut there, as one of a sliding window.
+        """
+        first = 0 if positions is None else min(positions, default=0)
+        if first == 0 or (self.metric.positions or [0])[0] < first or self.prefix is None:
+            return 0
+        if first not in self._firsts:
+            self._firsts[first] = self._predicts_the_same(0, first=first)
+        return first if self._firsts[first] else 0
+
+    def run(
+        self, index: int, replaced: torch.Tensor, heads: Sequence[int], first: int = 0
+    ) -> torch.Tensor:
         """Return the metric of several sequences, in each of which one head has another output.
 
         Args:
             index: the layer, as an index into `layers`.
             replaced: the heads' other outputs, `n_row n_Q d_V`.
             heads: for each row, the head.
+            first: a position before which nothing changes.
         """
         rows = torch.arange(len(heads))
 
         def change(output: torch.Tensor) -> torch.Tensor:
             changed = output.clone()
-            changed[rows, :, list(heads)] = replaced.to(output)
+            changed[rows, :, list(heads)] = replaced[:, first:].to(output)
             return changed
 
         with as_model_error(self.checkpoint):
-            return self.metric.of(self._run(index, len(heads), change, restart=self.restarts))
+            prediction = self._run(index, len(heads), change, restart=self.restarts, first=first)
+        return self.metric.of(prediction)
 
     def _run(
         self,
@@ -113,6 +148,7 @@ class Baseline:
         change: Callable[[torch.Tensor], torch.Tensor],
         *,
         restart: bool = True,
+        first: int = 0,
     ) -> torch.Tensor:
         """Return the prediction of `n_row` equal sequences with a change in one layer.
 
@@ -121,13 +157,23 @@ class Baseline:
             n_row: the number of sequences.
             change: returns other outputs of the layer's heads, `n_row n_Q n_head d_V`.
             restart: whether the layers before it return what they returned before.
+            first: the first position that is computed; those before it are in the cache.
         """
-        layer = self.layers[index]
+        layer, metric = self.layers[index], self.metric
 
-        def replace(number: int, outputs: torch.Tensor) -> torch.Tensor | None:
+        def replace_heads(number: int, outputs: torch.Tensor) -> torch.Tensor | None:
             return change(outputs) if number == index else None
 
-        repeated = {name: each.expand(n_row, *each.shape[1:]) for name, each in self.inputs.items()}
+        inputs: dict[str, Any] = {
+            name: each.expand(n_row, *each.shape[1:]) for name, each in self.inputs.items()
+        }
+        if first and self.prefix is not None:
+            inputs = self.prefix.inputs_from(first, n_row)
+            metric = replace(metric, positions=[each - first for each in metric.positions or []])
         path = layer.path if restart else ""
-        with torch.no_grad(), self.states.replayed(path, n_row), self.heads.observed(replace, n_row):
-            return predict(self.model, repeated, self.metric)
+        with (
+            torch.no_grad(),
+            self.states.replayed(path, n_row, first),
+            self.heads.observed(replace_heads, n_row),
+        ):
+            return predict(self.model, inputs, metric)

@@ -66,14 +66,24 @@ def exact_effects(
         n_row: the number of changes in a batch.
         advance: called after each batch; returns whether to go on.
     """
-    effects: list[float | None] = []
-    for batch in batches(changes, n_row):
+    effects: dict[Change, float | None] = dict.fromkeys(changes)
+    for batch in _batches_of_positions(changes, n_row):
         rows = [_replaced(baseline.outputs[index], others, change) for change in batch]
-        values = baseline.run(index, torch.stack(rows), [change.head for change in batch])
-        effects += (values.double() - baseline.value).tolist()
+        first = baseline.first_of(batch[0].positions)
+        values = baseline.run(index, torch.stack(rows), [change.head for change in batch], first)
+        effects |= zip(batch, (values.double() - baseline.value).tolist(), strict=True)
         if not advance(len(batch)):
             break
-    return effects + [None] * (len(changes) - len(effects))
+    return [effects[change] for change in changes]
+
+
+def _batches_of_positions(changes: Sequence[Change], n_row: int) -> Iterator[Sequence[Change]]:
+    """Divide changes into batches, each of changes at the same positions."""
+    by_positions: dict[tuple[int, ...] | None, list[Change]] = {}
+    for change in changes:
+        by_positions.setdefault(change.positions, []).append(change)
+    for same in by_positions.values():
+        yield from batches(same, n_row)
 
 
 def _replaced(own: torch.Tensor, others: torch.Tensor, change: Change) -> torch.Tensor:

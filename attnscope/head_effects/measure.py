@@ -394,6 +394,8 @@ class EffectMeasurer:
         if blocks:
             n_head = max(layer.n_head for layer in run.layers)
             row += 3 * self.model.dtype.itemsize * n_head * n_token**2
+        if (self.selection.at is not None or self.selection.each_position) and run.prefix is not None:
+            row += 2 * run.prefix.n_bytes
         kept = run.states.n_bytes + sum(each.nbytes for each in run.outputs)
         fits = (self.memory - kept) // row
         if fits < 1:

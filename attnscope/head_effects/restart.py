@@ -58,12 +58,13 @@ class LayerOutputs:
             yield
 
     @contextmanager
-    def replayed(self, path: str, n_row: int) -> Iterator[None]:
+    def replayed(self, path: str, n_row: int, first: int = 0) -> Iterator[None]:
         """Let all layers that finished before the one that contains a module return what they returned.
 
         Args:
             path: the module's name in the model.
             n_row: the number of sequences of the new run, all of which are equal up to that layer.
+            first: the first position of the new run.
         """
         names = list(self.outputs)
         own = next((i for i, name in enumerate(names) if path.startswith(f"{name}.")), 0)
@@ -71,7 +72,7 @@ class LayerOutputs:
         with ExitStack() as restored:
             for name in earlier:
                 layer, last = self.layers[name], name == earlier[-1]
-                output = _repeated(self.outputs[name], n_row, copy=last)
+                output = _repeated(self.outputs[name], n_row, first, copy=last)
                 layer.forward = _returning(output)
                 restored.callback(layer.__dict__.pop, "forward")
             yield
@@ -87,13 +88,17 @@ def _returning(output: Any) -> Any:
     return lambda *arguments, **options: output
 
 
-def _repeated(output: Any, n_row: int, *, copy: bool) -> Any:
-    """Repeat the tensors of an output, `1 …`, for each sequence; as copies, which may be overwritten."""
+def _repeated(output: Any, n_row: int, first: int, *, copy: bool) -> Any:
+    """Repeat the tensors of an output, `1 n_Q …`, for each sequence, from a position on.
+
+    Copies may be overwritten.
+    """
     if isinstance(output, torch.Tensor) and output.dim() and output.shape[0] == 1:
+        output = output[:, first:] if first and output.dim() == 3 else output
         repeated = output.expand(n_row, *output.shape[1:])
         return repeated.clone() if copy else repeated
     if isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
-        return type(output)(_repeated(each, n_row, copy=copy) for each in output)
+        return type(output)(_repeated(each, n_row, first, copy=copy) for each in output)
     return output
 
 

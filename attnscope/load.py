@@ -134,7 +134,8 @@ def _table(record: dict[str, Any]) -> HeadTable:
     """Return metrics of heads from their record."""
     rows = [_row(each, [name for name in record["metrics"] if name in each]) for each in record["heads"]]
     facts = ("model", "metrics", "sequences", "tokens", "partial", "skipped", "without_sink", "notices")
-    return HeadTable(**{name: record[name] for name in facts}, layers=_stacks(record), rows=rows)
+    known = {name: record[name] for name in facts}
+    return HeadTable(**known, weigh=record.get("weigh"), layers=_stacks(record), rows=rows)
 
 
 def _effects(record: dict[str, Any]) -> HeadEffects:

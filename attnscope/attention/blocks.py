@@ -205,17 +205,37 @@ def without_keys(block: Block, excluded: torch.Tensor, memory: torch.Tensor) -> 
         excluded: True for keys to remove, `n_batch n_K`.
         memory: as many elements as the block has weights; overwritten.
     """
-    attention, shape = block.attention, block.attention.shape
     hidden = excluded[:, None, None, block.keys.start : block.keys.stop]
-    p = attention.masked_fill_(hidden, 0).sum(dim=-1)
+    block.attention.masked_fill_(hidden, 0)
+    return replace(_renormalized(block, memory), _visibility=lambda: block.visible & ~hidden)
+
+
+def weighed_keys(block: Block, factors: torch.Tensor, memory: torch.Tensor) -> Block:
+    """Multiply the weights of each key by a factor, and renormalize them so that each row sums to 1.
+
+    The weights are changed in place. A row whose products are all 0 stays so, and its `total` is 0. A
+    key with the factor 0 remains visible.
+
+    Args:
+        block: queries, with their weights over all the keys that they see.
+        factors: the factor of each key, not negative, `n_batch n_head n_K`.
+        memory: as many elements as the block has weights; overwritten.
+    """
+    block.attention.mul_(factors[:, :, None, block.keys.start : block.keys.stop])
+    return _renormalized(block, memory)
+
+
+def _renormalized(block: Block, memory: torch.Tensor) -> Block:
+    """Divide the weights of a block by the sums of their rows, in place, unless these are 0."""
+    attention = block.attention
+    p = attention.sum(dim=-1)
     attention.div_(torch.where(p > 0, p, 1)[..., None])
-    entropies = torch.special.entr(attention, out=memory[: attention.numel()].view(shape))
+    entropies = torch.special.entr(attention, out=memory[: attention.numel()].view(attention.shape))
     return replace(
         block,
         entropy=entropies.sum(dim=-1),
         largest=attention.amax(dim=-1),
         total=(p > 0).to(attention.dtype),
-        _visibility=lambda: block.visible & ~hidden,
     )
 
 

@@ -104,6 +104,7 @@ class MeasurementJob:
             stack=selection.stack,
             special=selection.special,
             without_sink=selection.without_sink,
+            weigh=selection.weigh,
         )
 
     def measure_text(self, text: str) -> HeadTable:
@@ -212,7 +213,10 @@ class MeasurementJob:
     @property
     def _memory_options(self) -> dict[str, Any]:
         """The parts of the selection that memory depends on, as arguments of `needs_of`."""
-        return {"pairs": self.selection.n_pairs, "without_sink": self.selection.without_sink}
+        selection = self.selection
+        weighed = selection.weigh is not None
+        rescaled = selection.without_sink or weighed
+        return {"pairs": selection.n_pairs, "rescaled": rescaled, "weighed": weighed}
 
     @property
     def _hint(self) -> str:
@@ -277,6 +281,7 @@ class MeasurementJob:
             "batch_tokens": tokens,
             "special": selection.special,
             "without_sink": selection.without_sink,
+            "weigh": selection.weigh,
             "stack": selection.stack,
             "layers": selection.layers,
             "weights": fingerprint(model) if shared else None,
@@ -314,6 +319,7 @@ class MeasurementJob:
             layers={stack: sizes for stack, sizes in accumulator.layers.items() if stack in stacks},
             rows=rows,
             without_sink=selection.without_sink,
+            weigh=selection.weigh,
             sort=order.sort,
             reverse=order.reverse,
             top=order.top,
@@ -321,6 +327,11 @@ class MeasurementJob:
         if order.sort is not None and all(row.values[order.sort] is None for row in rows):
             table.notices.append(
                 f"no query has a value for {order.sort}: the heads are in the order of layers."
+            )
+        if selection.weigh is not None:
+            table.notices.append(
+                "weighed by values: each weight is multiplied by the norm ‖v_j W_O^h‖ of its key's"
+                " value, and the products of each query are rescaled to sum to 1."
             )
         if selection.without_sink:
             table.notices.append(

@@ -10,6 +10,7 @@ from attnscope.checkpoints.indices import Indices, parse_indices
 from attnscope.errors import FileError, OptionError
 from attnscope.heads.options import MeasurementRun, OrderOptions, TextOptions, check_options
 from attnscope.models.heads.result import HeadTable
+from attnscope.models.options import Weigh
 from attnscope.options import group_of
 from attnscope.process.progress import Progress, silent, stage
 
@@ -41,6 +42,7 @@ def measure_heads(
     truncate: bool = False,
     special: bool = True,
     without_sink: bool = False,
+    weigh: str | None = None,
     sort: str | None = None,
     reverse: bool = False,
     top: int | None = None,
@@ -86,6 +88,8 @@ def measure_heads(
         special: whether [CLS], [SEP] and the like count as queries.
         without_sink: leave the first token and special ones out of the keys; the weights of the others
             are rescaled to sum to 1.
+        weigh: `value`: multiply each weight α_ij by ‖v_j W_O^h‖, the norm of what the value of key j
+            adds to the output, and rescale the products of a query to sum to 1.
         sort: the metric by which heads are ranked when shown, largest first; `rows` keep their order.
         reverse: rank the smallest first.
         top: the number of heads to show.
@@ -132,6 +136,8 @@ def measure_heads(
     run = group_of(
         MeasurementRun, arguments, checkpoint=None if checkpoint is None else Path(checkpoint)
     )
+    if weigh not in (None, *Weigh):
+        raise OptionError(f"there is no --weigh {weigh}.", hint=", ".join(Weigh))
     selection = Selection(
         metric_names(metrics, sort),
         stack,
@@ -139,6 +145,7 @@ def measure_heads(
         parse_indices("--head", heads),
         special,
         without_sink,
+        None if weigh is None else str(weigh),
     )
     order = group_of(OrderOptions, arguments)
     check_options(inputs, run, order)

@@ -9,6 +9,7 @@ cannot be captured, the model runs with eager attention, and the weights that it
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
@@ -25,7 +26,9 @@ from attnscope.models.forward import run as forward
 from attnscope.models.heads.metrics import AxisTokens, Metric, WeightRows, metrics_of
 from attnscope.models.layers import layer_of, stack_of, stacks_that_run, why_repeated
 from attnscope.models.load import as_model_error, disable_cache, load_eager
+from attnscope.models.maps.collect import no_values
 from attnscope.models.validate import check_rows
+from attnscope.models.value_norms import ValueNorms
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ class HeadMeasurer:
         stack: the stack; None: all.
         special: whether tokens that the tokenizer added count as queries.
         without_sink: whether sinks are left out of the keys; the other weights are rescaled to sum to 1.
+        weigh: `value`: weights are multiplied by the norms of values, and rescaled to sum to 1; or None.
         block_bytes: the memory for a block of weights.
         keep: the bytes of numbers of pairs that may be kept for further layers with the same mask.
 
@@ -51,6 +55,7 @@ class HeadMeasurer:
         n_layer: the number of layers of each stack.
         why_eager: why the model runs with eager attention, if it has to.
         eager_notice: a notice, if its default attention differs from its eager attention.
+        norms: the norms of values, if weights are weighed by them: known after `probe`.
         memory: the bytes that whole maps may take with eager attention; None: no limit.
     """
 
@@ -64,12 +69,14 @@ class HeadMeasurer:
         stack: str | None = None,
         special: bool = True,
         without_sink: bool = False,
+        weigh: str | None = None,
         block_bytes: int = 2**24,
         keep: int = 0,
     ) -> None:
         self.checkpoint, self.model, self.metrics = checkpoint, model, metrics
         self.layers, self.stack, self.special = layers, stack, special
-        self.without_sink = without_sink
+        self.without_sink, self.weigh = without_sink, weigh
+        self.norms: ValueNorms | None = None
         self.blockwise, self.store = Blockwise(block_bytes), Store(keep)
         disable_cache(model)
         self.heads: dict[Key, int] = {}
@@ -101,7 +108,8 @@ class HeadMeasurer:
         )
         if self.why_eager is None:
             attend = attending(self.model, lambda inputs: self._attend(batch, accumulator, inputs))
-            with attend, as_model_error(self.checkpoint):
+            checked = nullcontext() if self.norms is None else self.norms.checked()
+            with checked, attend, as_model_error(self.checkpoint):
                 run(self.model, batch)
         else:
             self._measure_eager(batch, accumulator)
@@ -112,6 +120,9 @@ class HeadMeasurer:
 
         Args:
             batch: one of the texts.
+
+        Raises:
+            ModelError: it cannot run, or its weights cannot be weighed by values.
         """
         unexplained: dict[str, str] = {}
         self.why_eager = None
@@ -131,6 +142,8 @@ class HeadMeasurer:
         runs = stacks_that_run(self.model.config, picture=False, decodes=batch.target is not None)
         for reason in why_eager(self.checkpoint.name, runs, unexplained, self.n_layer).values():
             self.why_eager = reason
+        if self.weigh is not None:
+            self._find_norms(batch.first(FEW))
         if self.why_eager is not None:
             self.model = load_eager(self.checkpoint, self.model, instead=True)
             disable_cache(self.model)
@@ -145,6 +158,17 @@ class HeadMeasurer:
                 self.checkpoint.name, self.model, lambda: run(self.model, some)
             )
 
+    def _find_norms(self, few: TextBatch) -> None:
+        """Find the output projections of the layers, by a run on a few tokens.
+
+        Raises:
+            ModelError: eager attention is needed, which does not say what the values are.
+        """
+        if self.why_eager is not None:
+            raise no_values(self.why_eager)
+        with as_model_error(self.checkpoint):
+            self.norms = ValueNorms(self.checkpoint.name, self.model, lambda: run(self.model, few))
+
     def _attend(
         self, batch: TextBatch, accumulator: Accumulator, inputs: AttentionInputs
     ) -> torch.Tensor | None:
@@ -158,6 +182,8 @@ class HeadMeasurer:
         query_side, key_side = self._sides(batch, stack, sizes, inputs.query.device)
         rows = self._rows(stack, query_side, key_side, inputs)
         collected = self.blockwise.attend(inputs, rows.add)
+        if self.norms is not None:
+            self.norms.expect(inputs.path, collected)
         self._check_finite(collected, place[0])
         self._add(accumulator, (stack, place[0]), rows)
         return collected
@@ -216,7 +242,9 @@ class HeadMeasurer:
             key = (stack, inputs.causal, place, query_side.ids.device)
             like, _ = self._known.get(key, (None, None))
         rows = WeightRows(
-            query_side, key_side, positions, pairs, like, self.store, without_sink=self.without_sink
+            *(query_side, key_side, positions, pairs, like, self.store),
+            without_sink=self.without_sink,
+            norms=None if inputs is None or self.norms is None else self.norms.of(inputs),
         )
         if key is not None and like is None:
             self._known[key] = rows, mask  # while the mask is kept, no other one has its address

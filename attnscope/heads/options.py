@@ -14,6 +14,7 @@ from attnscope.models.heads.metrics import METRICS
 from attnscope.models.options import (
     STACK,
     StackName,
+    Weigh,
     device_option,
     dtype_option,
     ids_option,
@@ -107,6 +108,11 @@ class MetricOptions:
     without_sink: bool = option(
         "Ignore the weights of the first token and special tokens, and normalize the others.",
         default=False,
+        common=True,
+    )
+    weigh: Weigh | None = option(
+        "value: multiply each weight by the norm ‖v_j W_O‖ of its value, and normalize the products.",
+        metavar="value",
         common=True,
     )
     metrics: str | None = option(

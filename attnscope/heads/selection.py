@@ -22,6 +22,7 @@ class Selection:
         layers, heads: indices; None: all.
         special: whether tokens that the tokenizer added count as queries.
         without_sink: whether sinks are left out of the keys; the other weights are rescaled to sum to 1.
+        weigh: `value`: weights are multiplied by the norms of values, and rescaled to sum to 1; or None.
     """
 
     metrics: list[str]
@@ -30,6 +31,7 @@ class Selection:
     heads: list[int] | None = None
     special: bool = True
     without_sink: bool = False
+    weigh: str | None = None
 
     @property
     def n_pairs(self) -> int:

@@ -10,6 +10,7 @@ from attnscope.checkpoints.indices import parse_indices
 from attnscope.models.options import (
     STACK,
     StackName,
+    Weigh,
     device_option,
     dtype_option,
     memory_option,
@@ -23,12 +24,6 @@ class Pool(StrEnum):
     MAX = "max"
     MEAN = "mean"
     NONE = "none"
-
-
-class Weigh(StrEnum):
-    """What weights are multiplied by; `value`: the norm of the key's value behind W_O."""
-
-    VALUE = "value"
 
 
 @dataclass(frozen=True)

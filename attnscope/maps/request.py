@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.errors import OptionError, warn_unused
-from attnscope.maps.options import HeadOptions, MapRun, Pool, ShownOptions, Weigh
-from attnscope.models.options import ReadOptions
+from attnscope.maps.options import HeadOptions, MapRun, Pool, ShownOptions
+from attnscope.models.options import ReadOptions, Weigh
 
 if TYPE_CHECKING:
     from attnscope.models.maps.capture import HeadSelection

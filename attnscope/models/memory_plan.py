@@ -9,6 +9,7 @@ from attnscope.errors import SizeError
 from attnscope.models.blockwise import rounded_rows
 from attnscope.models.fields import values_of
 from attnscope.models.heads.metrics import METRICS, PAIRS
+from attnscope.models.value_norms import AT_ONCE
 from attnscope.process.progress import notify
 from attnscope.units import bytes_text
 
@@ -146,7 +147,8 @@ def needs_of(
     *,
     kept: int = 0,
     pairs: int = len(PAIRS),
-    without_sink: bool = False,
+    rescaled: bool = False,
+    weighed: bool = False,
     padded: bool | None = None,
 ) -> Needs:
     """Estimate the memory that a run needs.
@@ -160,7 +162,8 @@ def needs_of(
         n_batch, n_tokens: the number of texts in a batch, and the length of the longest.
         kept: the bytes of anything else that is held, such as maps.
         pairs: the number of values for each pair of a query and a key.
-        without_sink: whether sinks are left out of the keys.
+        rescaled: whether weights are changed and each row rescaled before they are measured.
+        weighed: whether they are weighed by the norms of values.
         padded: whether some texts are padded; None: if there are several.
     """
     sizes = _Sizes.of(config)
@@ -170,6 +173,9 @@ def needs_of(
     of_layer = dtype_bytes * (4 * sizes.d_feat + max(4 * sizes.d_ff, of_heads))
     measured = NUMBERS_OF_A_METRIC * 8 * len(METRICS) * sizes.n_head
     activations = n * (of_layer + single * 2 * sizes.n_kv_head * sizes.d_head + measured)
+    if weighed:  # the norms, v_j W_O of some keys at once, and copies of what enters and leaves W_O
+        at_once = min(AT_ONCE, n * sizes.d_feat)
+        activations += single * (n * (sizes.n_head + 3 * sizes.n_head * sizes.d_head) + 2 * at_once)
     masks = n * n_tokens * _mask_bytes(config, n_batch > 1 if padded is None else padded)
     if sizes.biases:  # for each head; then once more, added to the mask of each text
         masks += single * n_tokens**2 * (sizes.biases + n_batch * (sizes.biases + 1))
@@ -177,7 +183,7 @@ def needs_of(
     of_a_pair = pairs + 2 if pairs else 0  # the numbers, and temporary tensors
     if pairs and n_batch > 1:  # transposed weights, for one product with all pairs
         of_a_pair += sizes.n_head
-    if without_sink:  # the entropy's term of each weight
+    if rescaled:  # the entropy's term of each weight
         of_a_pair += sizes.n_head
     return Needs(
         *(n_batch, n_tokens, activations, masks, kept, of_weights),

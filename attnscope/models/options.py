@@ -22,6 +22,12 @@ class StackName(StrEnum):
     AUDIO = "audio"
 
 
+class Weigh(StrEnum):
+    """What weights are multiplied by; `value`: the norm of the key's value behind W_O."""
+
+    VALUE = "value"
+
+
 STACK = "Stack of layers: self, encoder, decoder, cross, text, vision or audio."
 """The help of `--stack`."""
 

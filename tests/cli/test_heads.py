@@ -211,9 +211,9 @@ def test_a_model_that_is_measured_eager_is_told_of(attnscope, saved):
 def test_memory_decides_the_block_and_not_the_numbers(attnscope, saved, every_plan):
     command = ["heads", saved("bert", max_position_embeddings=512), "--text", LONG, "-f", "json"]
     whole, tight = attnscope(*command), attnscope(*command, "--memory", "700K")
-    assert re.search(r"for 202 queries' weights at once", whole.err)
+    assert re.search(r"for 64 queries' weights at once", whole.err)
     rows = int(re.search(r"for (\d+) queries' weights at once", tight.err)[1])
-    assert 1 <= rows < 202
+    assert 1 <= rows < 64
     assert len(whole.json["heads"]) == 6
     for ours, theirs in zip(tight.json["heads"], whole.json["heads"], strict=True):
         for name in METRICS:
@@ -819,6 +819,22 @@ def test_numbers_that_are_not_finite_are_told_with_their_layer(attnscope, tmp_pa
     r = attnscope("heads", tmp_path, "--text", SHORT)
     assert (r.exit_status, r.out) == (2, "")
     assert "is not finite in layer 1." in r.err
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("format", FORMATS)
+def test_heads_are_weighed_by_values_and_every_format_says_so(attnscope, format):
+    command = ["heads", "minilm", "--text", TEXT, "--metrics", "largest"]
+    r = attnscope(*command, "--weigh", "value", "--format", format)
+    assert r.exit_status == 0
+    assert "weighed by values: each weight is multiplied by the norm" in " ".join(
+        (r.out + r.err).split()
+    )
+    if format != "json":
+        return
+    plain = attnscope(*command, "-f", "json").json
+    assert (r.json["weigh"], plain["weigh"]) == ("value", None)
+    assert [row["largest"] for row in r.json["heads"]] != [row["largest"] for row in plain["heads"]]
 
 
 @pytest.mark.few(2)

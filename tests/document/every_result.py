@@ -291,7 +291,7 @@ def complete_results() -> dict[str, Any]:
         "maps with metrics": maps(collected=[maps()], metrics=table),
         "a corpus": replace(
             head_table({"self": (1, 3), "cross": (1, 3)}, sequences=9), partial=True, skipped=2,
-            without_sink=True, notices=notices, why_no_maps="there are nine texts",
+            without_sink=True, weigh="value", notices=notices, why_no_maps="there are nine texts",
             unsaved=OSError("no space left"),
         ),
         "the smallest metrics": replace(sorted_table, reverse=True, maps=[maps()]),

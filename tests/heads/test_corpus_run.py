@@ -656,6 +656,7 @@ SETTINGS = [
     (["--metrics", "entropy,self"], "metrics"),
     (["--no-special"], "special"),
     (["--without-sink"], "without_sink"),
+    (["--weigh", "value"], "weigh"),
     (["--layer", 1], "layer"),
     (["--stack", "self"], "stack"),
     (["--max-length", 9], "9"),

@@ -74,6 +74,7 @@ FLAGS = {
     "heads": ("--head", st.sampled_from(["1", "0-1"])),
     "sort": ("--sort", st.just("entropy")),
     "top": ("--top", st.integers(1, 5)),
+    "weigh": ("--weigh", st.just("value")),
     "dtype": ("--dtype", st.sampled_from(["float64", "bfloat16"])),
 }
 SWITCHES = {

@@ -11,6 +11,7 @@ import pytest
 import torch
 from models.measured import KINDS, TEXTS, Family, Head, assert_equal, rows_in, rows_of
 from models.naive_metrics import naive_metrics
+from models.readers import changed_weights
 from sweeps import swept
 
 from attnscope.attention.blocks import BlockedAttention
@@ -124,6 +125,76 @@ def test_a_text_whose_queries_see_no_other_key_has_no_metrics_without_sinks(fami
     only = replace(text, inputs={name: ids[1:2] for name, ids in text.inputs.items()}, length=1)
     for row in rows_of(measurer, reader.batch([only])).values():
         assert set(row.values.values()) == {None}
+
+
+@pytest.mark.parametrize("without_sink", [False, True])
+@pytest.mark.parametrize("family", ["bert", "mistral", "bart"])
+def test_weights_weighed_by_values_equal_a_loop_over_keys_and_features(families, family, without_sink):
+    options = {"without_sink": without_sink}
+    ours = families(family).heads(weigh="value", block_bytes=8000, **options)
+    theirs = families(family).expected(weigh=True, **options)
+    assert_equal(ours, theirs)
+    unweighed = families(family).heads(**options)
+    assert any(abs(row["entropy"] - unweighed[head]["entropy"]) > 0.01 for head, row in ours.items())
+
+
+@pytest.fixture
+def points(tmp_path):
+    """A BERT with a planted head and an idle one in layer 0.
+
+    Head 0 attends to the point, whose value is 0 there; in head 1, all values are 0.
+    """
+    family = Family("bert", tmp_path)
+    [point] = KINDS["punctuation"]
+    with changed_weights(tmp_path) as weights:
+        weights["embeddings.position_embeddings.weight"][:] = 0
+        norm = [weights[f"embeddings.LayerNorm.{name}"] for name in ("weight", "bias")]
+        embedded = weights["embeddings.word_embeddings.weight"]
+        embedded = embedded + weights["embeddings.token_type_embeddings.weight"][0]
+        embedded = torch.nn.functional.layer_norm(
+            embedded, embedded.shape[-1:], *norm, family.config.layer_norm_eps
+        )
+        x, others = embedded[point], embedded.mean(0)
+        d_K = len(x) // family.config.num_attention_heads
+        of = {
+            (name, part): weights[f"encoder.layer.0.attention.self.{name}.{part}"]
+            for name, part in product(("query", "key", "value"), ("weight", "bias"))
+        }
+        for name in ("query", "key"):
+            of[name, "weight"][:d_K], of[name, "bias"][:d_K] = 0, 0
+        of["query", "bias"][0] = 6 * d_K**0.5  # the point's score is that of others on average, plus 6
+        of["key", "weight"][0] = (x - others) / ((x - others) @ (x - others))
+        of["value", "bias"][: 2 * d_K] = 0
+        W_V = of["value", "weight"]
+        W_V[:d_K] -= (W_V[:d_K] @ x)[:, None] * x / (x @ x)
+        W_V[d_K : 2 * d_K] = 0
+    return family
+
+
+def test_a_key_whose_value_is_zero_has_no_share_however_large_its_weight(points):
+    attended, added = points.heads()["self", 0, 0], points.heads(weigh="value")["self", 0, 0]
+    assert attended["punctuation"] > 0.8
+    assert added["punctuation"] == pytest.approx(0, abs=1e-4)
+    assert added["largest"] < 1
+    assert_equal({("self", 0, 0): added}, {("self", 0, 0): points.expected(weigh=True)["self", 0, 0]})
+
+
+def test_queries_whose_keys_all_have_a_value_of_zero_do_not_count(points):
+    assert set(points.heads(weigh="value")["self", 0, 1].values.values()) == {None}
+    assert None not in points.heads(weigh="value")["self", 0, 2].values.values()
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("bloom", "does not call attention through transformers' registry. So the values"),
+        ("qwen3_next", "a gate or a norm stands between"),
+    ],
+)
+def test_a_model_whose_values_are_unknown_is_not_weighed(families, family, reason):
+    with pytest.raises(ModelError, match=reason) as raised:
+        families(family).heads(weigh="value")
+    assert raised.value.hint == "without --weigh, the weights themselves"
 
 
 @pytest.mark.parametrize("family", ["bart", "bigbird_pegasus"])

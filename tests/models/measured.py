@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,7 @@ class Family:
         return rows_of(*self.measurer(**options))
 
     def expected(
-        self, *, without_sink: bool = False, **options: Any
+        self, *, without_sink: bool = False, weigh: bool = False, **options: Any
     ) -> dict[Head, list[tuple[list[int], Numbers]]]:
         """For each head and each text: the queries' tokens, and every metric of every query."""
         measure = naive_metrics_without_sinks if without_sink else naive_metrics
@@ -81,22 +83,24 @@ class Family:
             )
             given = {"input_ids": [source], "attention_mask": [[1] * len(source)]}
             given |= {} if target is None else {"decoder_input_ids": [target]}
-            with torch.no_grad():
-                tensors = {name: torch.tensor(ids) for name, ids in given.items()}
+            tensors = {name: torch.tensor(ids) for name, ids in given.items()}
+            with torch.no_grad(), values_of(model) as values:
                 output = model(**tensors, output_attentions=True, return_dict=True)
             for stack, layer, maps in maps_of(output, self.config):
                 queries = target if stack in ("decoder", "cross") else source
                 keys = target if stack == "decoder" else source
                 sees = self.sight(stack, layer)
                 for head, rows in enumerate(maps.tolist()):
+                    assert all(  # the rule is the model's
+                        (a > 0) == sees(i, j) for i, row in enumerate(rows) for j, a in enumerate(row)
+                    )
+                    if weigh:
+                        rows = weighed(rows, naive_norms(model, values, stack, layer, head, len(maps)))
                     told = (
                         queries,
                         measure(rows, queries, keys, sees, cross=stack == "cross", **KINDS),
                     )
                     found.setdefault((stack, layer, head), []).append(told)
-                    assert all(  # the rule is the model's
-                        (a > 0) == sees(i, j) for i, row in enumerate(rows) for j, a in enumerate(row)
-                    )
         return found
 
     def sight(self, stack: str, layer: int) -> Callable[[int, int], bool]:
@@ -136,6 +140,62 @@ def naive_metrics_without_sinks(
         name: [number if rest else None for number, rest in zip(numbers, left, strict=True)]
         for name, numbers in found.items()
     }
+
+
+PROJECTIONS = {"value": "output.dense", "v_proj": "o_proj out_proj"}
+"""The names that modules of W_V have, and those of W_O."""
+
+
+@contextmanager
+def values_of(model: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+    """What each module of W_V puts out in a run on one text, `n_K n_kv_head·d_V`, by its name."""
+    found: dict[str, torch.Tensor] = {}
+    hooks = [
+        module.register_forward_hook(lambda module, given, out, name=name: found.update({name: out[0]}))
+        for name, module in model.named_modules()
+        if name.rpartition(".")[2] in PROJECTIONS
+    ]
+    yield found
+    for hook in hooks:
+        hook.remove()
+
+
+def naive_norms(
+    model: torch.nn.Module,
+    values: dict[str, torch.Tensor],
+    stack: str,
+    layer: int,
+    head: int,
+    n_head: int,
+) -> list[float]:
+    """‖v_j W_O^h‖ of each key of one head, one number of the product after the other."""
+    [(name, V)] = [
+        (name, V)
+        for name, V in values.items()
+        if f".{layer}." in name
+        and ("encoder_attn" in name) == (stack == "cross")
+        and (stack not in ("encoder", "decoder") or f"{stack}.layers" in name)
+    ]
+    attends, _, last = name.rpartition(".")
+    attends = attends.removesuffix(".self")
+    [W_O] = [
+        model.get_parameter(f"{attends}.{each}.weight")
+        for each in PROJECTIONS[last].split()
+        if f"{attends}.{each}" in dict(model.named_modules())
+    ]
+    d_V = W_O.shape[1] // n_head
+    shared = head * d_V * V.shape[1] // W_O.shape[1] // d_V * d_V
+    rows = W_O[:, head * d_V : (head + 1) * d_V].tolist()
+    return [
+        sqrt(sum(sum(w * x for w, x in zip(row, v, strict=True)) ** 2 for row in rows))
+        for v in V[:, shared : shared + d_V].tolist()
+    ]
+
+
+def weighed(rows: list[list[float]], norms: list[float]) -> list[list[float]]:
+    """Weights times the norms of values, as shares of the sum of each row."""
+    products = [[a * norm for a, norm in zip(row, norms, strict=True)] for row in rows]
+    return [[each / (sum(row) or 1) for each in row] for row in products]
 
 
 def ids_of(checkpoint: Checkpoint, text: str) -> list[int]:

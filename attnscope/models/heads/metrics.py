@@ -70,6 +70,8 @@ class WeightRows:
             keys are used.
         store: memory for numbers of pairs, shared by all layers.
         without_sink: whether sinks are left out of the keys; the other weights are rescaled to sum to 1.
+        norms: the norms of the keys' values, `n_batch n_head n_K`, by which weights are multiplied
+            before they are rescaled to sum to 1; None: they are not.
 
     Attributes:
         entropy: H_i, `n_batch n_head n_Q`.
@@ -88,9 +90,10 @@ class WeightRows:
         store: Store | None = None,
         *,
         without_sink: bool = False,
+        norms: torch.Tensor | None = None,
     ) -> None:
         self.query_side, self.key_side, self._like = query_side, key_side, like
-        self._without_sink = without_sink
+        self._without_sink, self._norms = without_sink, norms
         self._positions, self._pairs = list(positions), list(pairs)
         self._sums: dict[str, torch.Tensor] = {}
         self._store = store or Store()
@@ -102,10 +105,10 @@ class WeightRows:
     def add(self, block: Block) -> None:
         """Accumulate the sums of the next queries.
 
-        Without sinks, the block's weights are changed in place.
+        Weights that are rescaled are changed in place.
         """
-        if self._without_sink:
-            block = self._without_sinks(block)
+        if self._rescaled:
+            block = self._rescale(block)
         tokens = TokenBlock(block, self.query_side, self.key_side)
         key_indices, numbers = self._key_indices(tokens), self._pair_numbers(tokens)
         sums = {"entropy": block.entropy, "largest": block.largest, "total": block.total}
@@ -118,21 +121,28 @@ class WeightRows:
         for name, part in sums.items():
             self._buffer(name, part)[:, :, block.queries.start : block.queries.stop] = part
 
-    def _without_sinks(self, block: Block) -> Block:
-        """Return a block without the keys that are sinks."""
-        from attnscope.attention.blocks import without_keys
+    @property
+    def _rescaled(self) -> bool:
+        """Whether other weights than the model's are measured, each row rescaled to sum to 1."""
+        return self._without_sink or self._norms is not None
+
+    def _rescale(self, block: Block) -> Block:
+        """Return a block weighed by the norms of values, without the keys that are sinks."""
+        from attnscope.attention.blocks import weighed_keys, without_keys
 
         n_batch, n_head, n_rows, n_keys = block.attention.shape
         most = n_batch * n_head * n_rows * self.key_side.ids.shape[1]
         buffer, _ = self._store.buffer((n_batch * n_head * n_rows * n_keys,), most, block.attention)
-        return without_keys(block, self.key_side.sink, buffer)
+        if self._norms is not None:
+            block = weighed_keys(block, self._norms, buffer)
+        return without_keys(block, self.key_side.sink, buffer) if self._without_sink else block
 
     @property
     def counts(self) -> torch.Tensor:
         """True for queries that have weights to measure, `n_batch n_head n_Q`; or 1 for heads."""
         import torch
 
-        if self._without_sink:
+        if self._rescaled:
             return self.total > 0
         return torch.ones(1, 1, 1, dtype=torch.bool, device=self.total.device)
 

@@ -256,6 +256,8 @@ class HeadTable(HeadMetrics):
         partial: whether the run ended before the end of the corpus.
         skipped: how many lines contained no text.
         without_sink: whether sinks were left out and the weights of the other keys rescaled to sum to 1.
+        weigh: `value`: weights were multiplied by the norms of their keys' values, ‖v_j W_O^h‖, and
+            rescaled to sum to 1; None: they are the model's.
         notices: further sentences for the reader.
         sort: the metric by which views rank the heads, the largest first; None: in the order of `rows`.
         reverse: whether the smallest come first.
@@ -276,6 +278,7 @@ class HeadTable(HeadMetrics):
     partial: bool = False
     skipped: int = 0
     without_sink: bool = False
+    weigh: str | None = None
     notices: list[str] = field(default_factory=list)
     sort: str | None = None
     reverse: bool = False
@@ -293,6 +296,8 @@ class HeadTable(HeadMetrics):
     def page_source(self) -> str:
         """What they were computed from, for a page."""
         source = f"metrics: means over {', '.join(self.facts)}"
+        if self.weigh is not None:
+            source += ", of weights times ‖v W_O‖" + ("; maps show the weights" if self.maps else "")
         source += ", the beginning of a corpus that was not read completely" if self.partial else ""
         return source + (f"; {counted(self.skipped, 'line')} skipped" if self.skipped else "")
 
@@ -319,7 +324,7 @@ class HeadTable(HeadMetrics):
         """Return `attnscope.heads/1`: the heads in the order in which they are shown."""
         from attnscope.models.heads.document import record
 
-        names = ("model", "tokens", "sequences", "partial", "skipped", "without_sink")
+        names = ("model", "tokens", "sequences", "partial", "skipped", "without_sink", "weigh")
         facts = {name: getattr(self, name) for name in names}
         return {"schema": "attnscope.heads/1", **facts, **record(self)}
 

@@ -156,6 +156,7 @@ def test_a_record_says_everything_and_can_be_written_as_json():
         "partial": False,
         "skipped": 0,
         "without_sink": False,
+        "weigh": None,
         "stacks": {"self": {"n_layer": 1, "n_head": 2}},
         "metrics": {"self": "weight on the query's own token"},
         "heads": [

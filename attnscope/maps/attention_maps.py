@@ -16,6 +16,7 @@ from attnscope.maps.options import HeadOptions, MapRun, ShownOptions
 from attnscope.maps.query import query_position
 from attnscope.maps.request import MapRequest
 from attnscope.models.heads.result import HeadTable
+from attnscope.models.maps.numbers import VALUE_WEIGHTED
 from attnscope.models.maps.result import AttentionMaps
 from attnscope.models.options import ReadOptions
 from attnscope.models.read_inputs import read_inputs
@@ -319,7 +320,9 @@ def _collect(request: MapRequest, run: _LoadedRun, progress: Progress) -> Attent
             if whole_file is not None:
                 from attnscope.maps.matrix_file import MapsFile, matrix_file
 
-                file = files.enter_context(matrix_file(whole_file, force=request.force))
+                about = {"numbers": VALUE_WEIGHTED.name} if request.display.weigh else None
+                opened = matrix_file(whole_file, force=request.force, about=about)
+                file = files.enter_context(opened)
                 of_whole = request.shown_selection(run.stack)
                 run.pooled = replace(run.pooled, whole=MapsFile(file), of_whole=of_whole)
         notices = _give_target(request.inputs, run)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import disk_usage
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from attnscope.document.tensor_file import check_target
 from attnscope.errors import FileError
@@ -36,13 +36,14 @@ class MatrixFile:
     Args:
         path: the file to write, which exists and is empty.
         called: its final name; the suffix decides the format.
+        about: the metadata of a `.safetensors` file.
 
     Attributes:
         size: its size in bytes, once it is finished.
     """
 
-    def __init__(self, path: Path, called: Path) -> None:
-        self.path, self.called = path, called
+    def __init__(self, path: Path, called: Path, about: Mapping[str, str] | None = None) -> None:
+        self.path, self.called, self.about = path, called, dict(about or {})
         self.names: list[str] = []
         self.size = 0
         self.shape = (0, 0)
@@ -121,7 +122,8 @@ class MatrixFile:
     def _header(self) -> bytes:
         """Return the header before the matrices: https://huggingface.co/docs/safetensors, "Format"."""
         size = self.matrix_bytes
-        about = {
+        about: dict[str, Any] = {"__metadata__": self.about} if self.about else {}
+        about |= {
             name: {"dtype": "F32", "shape": self.shape, "data_offsets": [start, start + size]}
             for name, start in self._starts.items()
         }
@@ -170,19 +172,22 @@ FORMATS: dict[str, Callable[[MatrixFile], None]] = {
 
 
 @contextmanager
-def matrix_file(path: Path, *, force: bool = False) -> Iterator[MatrixFile]:
+def matrix_file(
+    path: Path, *, force: bool = False, about: Mapping[str, str] | None = None
+) -> Iterator[MatrixFile]:
     """Open a file of matrices, which appears under its name once all of them are written.
 
     Args:
         path: the file; its suffix decides the format.
         force: whether to overwrite an existing file.
+        about: the metadata of a `.safetensors` file.
 
     Raises:
         FileError: it cannot be written; nothing is left of it then.
     """
     check_target(path, force=force, dtypes=["float32"])
     with whole_file(path, force=force) as unfinished:
-        file = MatrixFile(unfinished, path)
+        file = MatrixFile(unfinished, path, about)
         try:
             yield file
             file.finish()

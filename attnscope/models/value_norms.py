@@ -129,7 +129,10 @@ class ValueNorms:
         ] = {}  # by module: the layer, its heads' outputs
         for path in dict.fromkeys(call.path for call in calls):
             if path not in projections:
-                self._reasons[path] = "what its heads put out is not multiplied by one single matrix"
+                self._reasons[path] = (
+                    "what its heads put out is not read by one known matrix alone, as with adapters"
+                    " that are not merged and with quantized weights"
+                )
                 continue
             try:
                 module = model.get_submodule(projections[path].name)

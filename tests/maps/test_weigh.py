@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from head_effects.families import FAMILIES, build, words
+from safetensors import safe_open
+from safetensors.numpy import load_file
 from sweeps import swept
 from transformers import (
     AttentionInterface,
@@ -195,6 +197,28 @@ def test_pooled_maps_are_pools_of_whole_ones():
         first = whole[1, each.head].attention[:n, :n]
         assert each.max[0, 0] == pytest.approx(first.max(), rel=1e-4)
         assert each.mean[0, 0] == pytest.approx(first.mean(), rel=1e-4)
+
+
+def test_whole_maps_written_while_they_are_pooled_are_weighed_and_pages_keep_the_weights(tmp_path):
+    model = build("llama", max_position_embeddings=1024).requires_grad_(False).float()
+    text, file = " ".join(f"w{3 + i % 40}" for i in range(1000)), tmp_path / "maps.safetensors"
+    options = {"tokenizer": words(), "layers": "all", "heads": [0, 4]}
+    whole = attention_maps(model, text, weigh="value", pool="none", **options)
+    of_little = {**options, "heads": "all", "memory": "40M", "page": True}
+    pooled = attention_maps(model, text, weigh="value", save=file, **of_little)
+    plain = attention_maps(model, text, **of_little)
+    assert pooled.pooling is not None
+    written = load_file(file)
+    for each in whole:
+        np.testing.assert_allclose(
+            written[f"layer{each.layer}.head{each.head}"], each.attention, atol=1e-4
+        )
+    with safe_open(file, "np") as opened:
+        assert opened.metadata() == {"numbers": "value-weighted"}
+    for own, expected in zip(pooled.of_weights[0], plain, strict=True):
+        np.testing.assert_array_equal(own.max, expected.max)
+        np.testing.assert_array_equal(own.mean, expected.mean)
+    assert [row.values for row in pooled.metrics.rows] == [row.values for row in plain.metrics.rows]
 
 
 def test_a_query_and_its_strongest_keys_are_those_of_the_weighed_map():

@@ -84,6 +84,7 @@ class _Recorded:
         projections: likewise, the output projection's bias, and a leaf of its output.
         norms: outside of layers: β, and the leaf of the output.
         unknown: norms that are not linear maps with a frozen scale: their name and a leaf.
+        tail: the modules without parts that ran after the latest layer, by name.
     """
 
     before: dict[str, _Stream] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class _Recorded:
     projections: dict[int, tuple[torch.Tensor | None, torch.Tensor]] = field(default_factory=dict)
     norms: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     unknown: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+    tail: dict[str, torch.nn.Module] = field(default_factory=dict)
 
 
 def direct_effects(checkpoint: Checkpoint, model: Any, baseline: Baseline) -> DirectEffects:
@@ -139,6 +141,8 @@ def _hook(
         hooks.callback(after.remove)
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{layer}.") for layer in layers)
+        if not inside and next(module.children(), None) is None:
+            hooks.callback(module.register_forward_hook(_tail(recorded, name)).remove)
         if is_norm(module):
             handle = module.register_forward_hook(_norm(recorded, name, inside=inside), with_kwargs=True)
             hooks.callback(handle.remove)
@@ -185,9 +189,19 @@ def _after(recorded: _Recorded, name: str) -> Any:
         states = output[0] if isinstance(output, tuple) else output
         if not isinstance(states, torch.Tensor) or not states.is_floating_point():
             return None
+        recorded.tail.clear()
         stream = recorded.after[name] = _stream(states)
         changed = states + stream.leaf
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    return hook
+
+
+def _tail(recorded: _Recorded, name: str) -> Any:
+    """Return a hook that records that a module ran."""
+
+    def hook(module: torch.nn.Module, arguments: Any, output: Any) -> None:
+        recorded.tail[name] = module
 
     return hook
 
@@ -288,12 +302,15 @@ def _collected(
     logit = float(value.detach())
     total = sum(float(each.sum()) for each in heads) + sum(parts.values())
     terms = sum(abs(each) for each in parts.values()) + abs(logit)
-    tolerance = TOLERANCES.get(baseline.prediction.dtype, 1e-4)
-    if not abs(total - logit) <= tolerance * max(1.0, terms):
+    dtype = baseline.prediction.dtype
+    if not abs(total - logit) <= TOLERANCES.get(dtype, 1e-4) * max(1.0, terms):
+        why = "what follows the last layer is not linear"
+        why += ", or float32 is needed" if dtype in TOLERANCES else ""
         raise NotAdditiveError(
-            f"all contributions sum to {total:.4g}, and the logit is {logit:.4g}: what follows"
-            " the last layer is not linear"
+            f"all contributions sum to {total:.4g}, and the logit is {logit:.4g}: {why}"
         )
+    if dtype in TOLERANCES:
+        _check_tail(model, recorded)
     return DirectEffects(heads, parts, total, logit, softcap)
 
 
@@ -310,6 +327,20 @@ def _check_adds(model: Any, name: str, gradient: dict[int, torch.Tensor], record
             f"{name} ({kind}) does not only add to the residual stream: a norm follows the sum, as in"
             " BERT, or another map"
         )
+
+
+def _check_tail(model: Any, recorded: _Recorded) -> None:
+    """Raise a NotAdditiveError if more than norms and the last matrix follow the last layer.
+
+    Where a model rounds to 16 bits, the sum alone does not tell whether these are linear.
+    """
+    for name, module in recorded.tail.items():
+        passes = isinstance(module, (torch.nn.Dropout, torch.nn.Identity))
+        if not (passes or is_norm(module) or module is model.get_output_embeddings()):
+            raise NotAdditiveError(
+                f"{name} ({type(module).__name__}) follows the last layer, and 16 bits are too few to"
+                " tell whether it is linear; float32 would tell"
+            )
 
 
 def _head_bias(model: Any, baseline: Baseline) -> float:

@@ -32,7 +32,7 @@ NOT_CAPTURED = """
     openai-gpt ctrl gptj codegen gpt_neo bloom falcon mpt xglm doge deberta deberta-v2 roformer rembert
     megatron-bert ibert convbert nystromformer big_bird longformer yoso mpnet xlm mvp diffllama
 """.split()
-GATED = "qwen3_next qwen3_5_text afmoe bitnet".split()
+GATED = "qwen3_next qwen3_5_text afmoe hrm_text bitnet".split()
 WEIGHED = [name for name in FAMILIES if name.split()[0] not in (*NOT_CAPTURED, *GATED)]
 
 VALUES: list[torch.Tensor] = []

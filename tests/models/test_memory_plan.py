@@ -62,9 +62,9 @@ def plan(
     memory: int = PLENTY,
     dtype_bytes: int = 4,
     device: str = "cpu",
-    kept: int = 0,
+    **options: Any,
 ) -> MemoryPlan:
-    needs = needs_of(config or config_of(), dtype_bytes, n_batch, n, kept=kept)
+    needs = needs_of(config or config_of(), dtype_bytes, n_batch, n, **options)
     return plan_run("small", needs, memory, device)
 
 
@@ -310,9 +310,11 @@ def measured_and_planned(
     measurer.probe(reader.batch(batch.texts[:1]))
     n_map = sum(measurer.heads.values()) + 2 * max(measurer.heads.values())
     maps = 4 * n_batch * n * n * n_map if measurer.why_eager else 0
-    most = plan(n, measurer.model.config, n_batch=n_batch, kept=maps)
+    weighed = measurer.norms is not None
+    needed = {"kept": maps, "rescaled": weighed or measurer.without_sink, "weighed": weighed}
+    most = plan(n, measurer.model.config, n_batch=n_batch, **needed)
     room = most.total - most.at_once + 2**19
-    made = plan(n, measurer.model.config, n_batch=n_batch, memory=room, kept=maps)
+    made = plan(n, measurer.model.config, n_batch=n_batch, memory=room, **needed)
     measurer.blockwise.block_bytes = made.block
     return peak_of(lambda: measurer.measure(batch)), made.total
 
@@ -328,6 +330,21 @@ def measured_and_planned(
 def test_a_run_takes_no_more_than_was_said(tmp_path, family, n_batch, n):
     """It is an estimate: never much more, and not less than a quarter of it."""
     peak, said = measured_and_planned(family, tmp_path, n_batch, n)
+    assert said / 4 < peak <= 1.05 * said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{"without_sink": True}, {"weigh": "value"}], ids="sink weigh".split()
+)
+@pytest.mark.parametrize(
+    ("family", "n_batch", "n"),
+    swept(
+        [("llama", 1, 400), ("bert", 1, 900), ("bert", 3, 130), ("bart", 3, 130)], [("llama", 1, 400)]
+    ),
+)
+def test_weights_that_are_rescaled_take_no_more_than_was_said(tmp_path, family, n_batch, n, options):
+    peak, said = measured_and_planned(family, tmp_path, n_batch, n, **options)
     assert said / 4 < peak <= 1.05 * said
 
 

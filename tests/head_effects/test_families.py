@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from head_effects.families import FAMILIES
+import torch
+from head_effects.families import FAMILIES, build
 from head_effects.oracles import Oracle, Question, asked, column, question_of
 from sweeps import swept
 
@@ -126,3 +127,18 @@ def test_where_contributions_do_not_sum_to_the_logit_direct_effects_are_refused(
     of, arguments = oracle(family), logit_asked(family)[1]
     with pytest.raises((ModelError, OptionError), match=NO_DIRECT[family]):
         attnscope.effects(of.model, **arguments, columns=["direct"])
+
+
+ACTIVATED = [name for name, why in NO_DIRECT.items() if why.startswith("what follows")]
+"""Families with an activation between the last layer and the logits."""
+
+
+@pytest.mark.parametrize("family", swept(ACTIVATED, default=["modernbert"]))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_is_not_linear_is_refused_however_near_the_sum_is(family, dtype):
+    model, drawing = build(family).to(dtype), torch.Generator().manual_seed(0)
+    more = {"position": 3} if FAMILIES[family].masked else {}
+    for _ in range(20):
+        ids = torch.randint(3, 50, (7,), generator=drawing).tolist()
+        with pytest.raises(ModelError, match="follows? the last layer.*linear"):
+            attnscope.effects(model, ids=ids, answer=17, against=23, columns=["direct"], **more)

@@ -140,5 +140,5 @@ def test_what_is_not_linear_is_refused_however_near_the_sum_is(family, dtype):
     more = {"position": 3} if FAMILIES[family].masked else {}
     for _ in range(20):
         ids = torch.randint(3, 50, (7,), generator=drawing).tolist()
-        with pytest.raises(ModelError, match="follows? the last layer.*linear"):
+        with pytest.raises(ModelError, match=r"follows? the last layer.*linear"):
             attnscope.effects(model, ids=ids, answer=17, against=23, columns=["direct"], **more)

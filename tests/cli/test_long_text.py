@@ -117,9 +117,9 @@ def test_memory_is_kept_to(attnscope, llama, file, every_plan):
     more = f"{int(1.1 * least) + 301 * 301 * 8}"  # and what is kept
     blocks = attnscope("model", llama, "--file", file, "--pool", "max", "--memory", more)
     assert blocks.exit_status == 0
-    assert "for 301 queries' weights at once" not in blocks.err
+    assert "for 64 queries' weights at once" not in blocks.err
     whole = attnscope("model", llama, "--file", file, "--pool", "max")
-    assert "for 301 queries' weights at once" in whole.err
+    assert "for 64 queries' weights at once" in whole.err
     assert blocks.out == whole.out
 
 

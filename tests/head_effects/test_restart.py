@@ -70,7 +70,7 @@ FAMILIES = [
     "gemma2",
     "jamba",
     "qwen3_next",
-    "gemma3n",
+    "gemma3n_text",
 ]
 
 

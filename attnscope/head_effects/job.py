@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.errors import OptionError
+from attnscope.errors import ModelError, OptionError
 from attnscope.head_effects.columns import (
     COLUMNS,
     FIRST_ORDER,
@@ -35,7 +35,7 @@ from attnscope.models.load import (
     tokenizer_of,
 )
 from attnscope.models.maps.capture import HeadSelection
-from attnscope.models.maps.collect import bytes_of_maps, collect_maps
+from attnscope.models.maps.collect import bytes_of_maps, collect_maps, norms_of_values
 from attnscope.models.options import ReadOptions
 from attnscope.models.read_inputs import read_inputs
 from attnscope.models.tokenize import Reading, check_reads
@@ -241,19 +241,28 @@ class EffectJob:
         return table
 
     def maps(self, selection: EffectSelection) -> tuple[list[Any], str | None]:
-        """Collect the maps of a single text's heads for a page; or explain why there are none."""
+        """Collect the maps of a single text's heads for a page; or explain why there are none.
+
+        Value-weighted maps stand beside them, unless the model's values behind W_O are unknown.
+        """
         if self.inputs.corpus is not None or self.reading is None:
             return [], "each prompt has its own maps"
         chosen = HeadSelection(selection.stack, selection.layers, selection.heads)
-        n_weight = bytes_of_maps(self.model.config, self.reading, chosen) // 4
+        n_weight = 2 * bytes_of_maps(self.model.config, self.reading, chosen) // 4
         if n_weight > IN_A_PAGE:
             return [], f"they have {n_weight:,} weights, and a page holds at most {IN_A_PAGE:,}"
         if self.model.config.is_encoder_decoder:
             if not self.reading.labels:
                 return [], "the decoder has no --target"
             give_target(self.checkpoint, self.model, self.reading)
+        read = (self.checkpoint, self.model, self.reading)
         with stage(self.progress, "collecting maps …"):
-            return collect_maps(self.checkpoint, self.model, self.reading, chosen).stacks, None
+            try:
+                norms = norms_of_values(*read)
+                collected = collect_maps(*read, chosen, norms=norms, keep_weights=True)
+            except ModelError:
+                return collect_maps(*read, chosen).stacks, None
+        return [*collected.weights, *collected.stacks], None
 
 
 def _means(measurer: EffectMeasurer, prompts: Sequence[Prompt]) -> dict[tuple[str, int], torch.Tensor]:

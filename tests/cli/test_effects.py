@@ -217,6 +217,8 @@ def test_files_are_written_and_kept(attnscope, writer, tmp_path):
     text = page.read_text()
     assert '"signed":true' in text.replace(" ", "")
     assert "the model&#39;s likeliest answers" in text
+    assert "<span>weights</span>" in text, "one may switch between both maps"
+    assert "<span>value-weighted</span>" in text
     assert "<svg" in plot.read_text()
     r = attnscope(*options, "--page", page)
     assert (r.exit_status, r.out) == (2, "")

@@ -12,6 +12,9 @@ from attnscope.models.heads.drawing import HeadsDrawing
 from attnscope.models.heads.figure import draw_metrics
 from attnscope.models.heads.ranking import ranked, several_stacks, shown
 from attnscope.models.heads.result import HeadMetrics
+from attnscope.models.maps.drawing import beside_weights
+from attnscope.models.maps.numbers import WEIGHTS
+from attnscope.models.maps.result import AttentionMaps
 from attnscope.units import counted
 
 
@@ -53,8 +56,14 @@ def page(table: HeadMetrics, *, beside: bool = False) -> str:
     """
     sort = next(iter(table.metrics), None) if table.signed and table.sort is None else table.sort
     first, *_ = ranked(table, sort, reverse=table.reverse)
+    maps: list[AttentionMaps] = table.maps or []
+    others = [each for each in maps if each.kind is not WEIGHTS]
+    if others:
+        weights = [each for each in maps if each.kind is WEIGHTS]
+        maps, table = beside_weights(others, weights, table)
+        maps = sorted(maps, key=lambda each: each.kind is not WEIGHTS)
     return page_html(
-        table.maps or [],
+        maps,
         layer=first.layer,
         head=first.head,
         title=f"{table.title} · heads",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -34,7 +34,6 @@ from attnscope.document.grid.pooling import (
 from attnscope.document.markdown import markdown_table
 from attnscope.document.page.page import MAX_CANVAS, model_name, page_html
 from attnscope.document.terminal import print_columns, print_heading, print_line, print_notices
-from attnscope.models.heads.result import HeadTable
 from attnscope.models.maps.document import heading, of_query, top_columns
 from attnscope.models.maps.numbers import WEIGHTS
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
@@ -356,7 +355,7 @@ def maps_page(maps: AttentionMaps) -> str:
     stacks.sort(key=lambda each: each.stack != maps.stack)
     measured = maps.metrics
     if maps.of_weights:
-        stacks, measured = _beside_weights(stacks, maps.of_weights, measured)
+        stacks, measured = beside_weights(stacks, maps.of_weights, measured)
     return page_html(
         stacks,
         layer=maps.maps[0].layer,
@@ -369,12 +368,17 @@ def maps_page(maps: AttentionMaps) -> str:
     )
 
 
-def _beside_weights(
-    stacks: list[AttentionMaps], weights: list[AttentionMaps], measured: HeadTable | None
-) -> tuple[list[AttentionMaps], HeadTable | None]:
+def beside_weights(
+    stacks: list[AttentionMaps], weights: list[AttentionMaps], measured: Any
+) -> tuple[list[AttentionMaps], Any]:
     """Return stacks between which a page switches: other numbers and the weights that they come from.
 
     Their names say what their numbers are. Metrics are those of the heads' weights in all of them.
+
+    Args:
+        stacks: maps of other numbers.
+        weights: maps of weights of the same heads.
+        measured: a `HeadTable` or another table of heads; None: there is none.
     """
 
     def name(stack: str, numbers: str) -> str:

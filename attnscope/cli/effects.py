@@ -24,10 +24,10 @@ from attnscope.head_effects.result import HeadEffects
 from attnscope.options import keywords
 
 EXAMPLES = {
-    'attnscope effects gpt2 --text "A is to B as C is to" --answer " D"': "which heads bring D",
-    "attnscope effects gpt2 --file essay.txt --sort zero --top 5": "heads that the loss needs",
+    "attnscope effects llama --ids 1,2,3,1,2 --answer 3 --against 4": "heads that bring 3, not 4",
     'attnscope effects minilm --text "A cat." --answer "A kitten."': "heads that make them similar",
-    "attnscope effects gpt2 --corpus prompts.jsonl": "means over many prompts",
+    "attnscope effects llama --ids 1,2,3,1,2 --sort zero --top 5": "heads that the loss needs",
+    "attnscope effects minilm --corpus prompts.jsonl": "means over many prompts",
 }
 
 

@@ -41,9 +41,7 @@ class PromptOptions:
     )
     ids: str | None = ids_option()
     tokens: str | None = tokens_option()
-    target: str | None = option(
-        "The decoder's text, for an encoder-decoder model.", metavar="TEXT", common=True
-    )
+    target: str | None = option("The decoder's text, for an encoder-decoder model.", metavar="TEXT")
     corrupt: str | None = option(
         "A text of as many tokens: patch each head of it with its output on the first text.",
         metavar="TEXT",
@@ -127,7 +125,7 @@ class EffectOrder:
         common=True,
         values=tuple(COLUMNS),
     )
-    reverse: bool = option("Rank the weakest first.", default=False, common=True)
+    reverse: bool = option("Rank the weakest first.", default=False)
     top: int | None = option("Print only the first K heads.", metavar="K", min=1, common=True)
 
 

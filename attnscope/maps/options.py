@@ -92,12 +92,10 @@ class ShownOptions:
     weigh: Weigh | None = option(
         "value: multiply each weight by the norm of what the key's value adds to the output, ‖v_j W_O‖.",
         metavar="value",
-        common=True,
     )
     rollout: bool = option(
         "Show attention rollout up to a layer, the last by default, in place of its heads' maps.",
         default=False,
-        common=True,
     )
     without_sink: bool = option(
         "Ignore the first token and special tokens in --top and in the colour scale.",

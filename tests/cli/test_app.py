@@ -119,7 +119,7 @@ def test_interrupting_exits_130_without_a_traceback():
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in OF_THE_USERS_CODE])
 def test_json_is_one_document_and_nothing_else(attnscope, command):
     of_a_model = {"card": ["minilm"], "model": ["minilm"], "heads": ["minilm", "--text", "The cat sat."]}
-    of_a_model["mask"] = ["causal"]
+    of_a_model |= {"mask": ["causal"], "effects": ["minilm", "--text", "A cat.", "--answer", "A dog."]}
     r = attnscope(command, *of_a_model.get(command, []), "--format", "json")
     assert r.json["schema"].startswith("attnscope.")
     assert r.err == ""

@@ -233,6 +233,7 @@ def test_a_record_is_read_back(attnscope, writer, tmp_path):
     assert loaded._repr_html_() == table._repr_html_()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [

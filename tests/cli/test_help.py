@@ -163,6 +163,7 @@ def files(tmp_path, monkeypatch, minilm):
     transformers.LlamaForCausalLM(llama).save_pretrained("llama")
     shutil.copy("llama/config.json", "config.json")
     Path("texts.txt").write_text("The cat sat.\nA dog ran.\n")
+    Path("prompts.jsonl").write_text('{"text": "A cat.", "answer": "A kitten."}\n' * 2)
     for name in "qkv":
         np.save(f"{name}.npy", np.ones((1, 3, 4), dtype=np.float32))
     np.save("x.npy", np.ones((1, 3, 8), dtype=np.float32))

@@ -55,7 +55,7 @@ class HeadEffects(HeadMetrics):
         rows: the selected heads, ordered by stack, layer and head.
         positions: for each column, the effects at each position, `n_head n_position` in the order of
             `rows`; NaN: not measured. Empty without `each_position`.
-        places: the positions that these are of.
+        places: the positions that these are of; by default all, from 0.
         sequence: the tokens of the text, if there is a single prompt.
         direct: the sum of direct effects, if they were computed.
         correlation: between `first order` and the exact column that it estimates.
@@ -95,6 +95,10 @@ class HeadEffects(HeadMetrics):
     top: int | None = None
     maps: list[AttentionMaps] | None = field(default=None, repr=False, compare=False)
     why_no_maps: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.positions and not self.places:  # all of them
+            self.places = list(range(next(iter(self.positions.values())).shape[1]))
 
     @property
     def title(self) -> str:

@@ -86,6 +86,7 @@ class EffectJob:
             model, self.reader = self._load()
         with stage(self.progress, f"reading {self.checkpoint.name}'s prompts …"):
             read = [self._prompt(self.reader, name, fields) for name, fields in given]
+        _check_alike([name for name, _ in given], read)
         measurer = self._measurer(model)
         found: list[PromptEffects] = []
         with self._reported(), interrupt.noted(self._interrupt):
@@ -158,7 +159,7 @@ class EffectJob:
             corrupted = read_inputs(ReadOptions(**other, **common), self.checkpoint, config)
             corrupted.to(str(reader.model.device))
         reading.to(str(reader.model.device))
-        self.reading = self.reading or reading
+        self.reading = None if fields else reading
         return reader.read(reading, Request(**answers, name=name), corrupted)
 
     def _measurer(self, model: Any) -> EffectMeasurer:
@@ -195,12 +196,14 @@ class EffectJob:
         meanings = {name: COLUMNS[name] for name in measured}
         if corrupted and FIRST_ORDER in meanings:
             meanings[FIRST_ORDER] = FIRST_ORDER_PATCHED
+        notices = [notice for prompt in prompts for notice in prompt.notices]
+        notices += [notice for effects in found for notice in effects.notices]
         prompt = prompts[0]
         table = HeadEffects(
             model=self.checkpoint.name,
             metrics=meanings,
             metric=prompt.meaning,
-            baseline=_mean([each.baseline for each in found]),
+            baseline=sum(each.baseline for each in found) / len(found),
             layers={
                 layer.stack: (
                     layer.n_layer,
@@ -210,26 +213,18 @@ class EffectJob:
                 if layer.stack in stacks
             },
             rows=rows,
-            corrupted=_mean([each.corrupted for each in found if each.corrupted is not None])
-            if corrupted
-            else None,
-            answer=prompt.answer if len(prompts) == 1 else "",
-            against=prompt.against if len(prompts) == 1 else "",
-            top_answers=self.reader.top_of(prompt, first.prediction) if len(prompts) == 1 else [],
+            corrupted=_mean([each.corrupted for each in found]),
             prompts=len(found),
             tokens=sum(len(each.source) + len(each.target) for each in prompts[: len(found)]),
-            sequence=prompt.source if len(prompts) == 1 else [],
-            blocked=_mean([each.blocked for each in found if each.blocked is not None])
-            if first.blocked is not None
-            else None,
+            blocked=_mean([each.blocked for each in found]),
             partial=self._interrupted,
             notices=list(
-                dict.fromkeys(
-                    [each for p in prompts for each in p.notices]
-                    + [each for f in found for each in f.notices]
-                )
+                dict.fromkeys(notice for each in (*prompts, *found) for notice in each.notices)
             ),
         )
+        if len(prompts) == 1:
+            table.answer, table.against, table.sequence = prompt.answer, prompt.against, prompt.source
+            table.top_answers = self.reader.top_of(prompt, first.prediction)
         if selection.each_position:
             table.places = first.places
             table.positions = {name: array[0] for name, array in arrays.items()}
@@ -245,7 +240,7 @@ class EffectJob:
 
         Value-weighted maps stand beside them, unless the model's values behind W_O are unknown.
         """
-        if self.inputs.corpus is not None or self.reading is None:
+        if self.reading is None:
             return [], "each prompt has its own maps"
         chosen = HeadSelection(selection.stack, selection.layers, selection.heads)
         n_weight = 2 * bytes_of_maps(self.model.config, self.reading, chosen) // 4
@@ -263,6 +258,19 @@ class EffectJob:
             except ModelError:
                 return collect_maps(*read, chosen).stacks, None
         return [*collected.weights, *collected.stacks], None
+
+
+def _check_alike(names: Sequence[str], prompts: Sequence[Prompt]) -> None:
+    """Raise an OptionError if prompts have different metrics, of which there is no mean."""
+    first = prompts[0]
+    for name, prompt in zip(names, prompts, strict=True):
+        if prompt.meaning != first.meaning:
+            raise OptionError(
+                f"{names[0]} has the metric {first.kind}, and {name} {prompt.kind}: {prompt.meaning}.",
+                hint="--metric log-probability; and --against in all lines, or in none",
+            )
+        if (prompt.measurements[0].corrupted is None) != (first.measurements[0].corrupted is None):
+            raise OptionError(f"{names[0]} and {name} differ: one has a corrupted text, the other none.")
 
 
 def _means(measurer: EffectMeasurer, prompts: Sequence[Prompt]) -> dict[tuple[str, int], torch.Tensor]:
@@ -300,8 +308,10 @@ def _strongest(effects: np.ndarray) -> np.ndarray:
     return np.take_along_axis(effects, known.argmax(axis=-1)[:, None], axis=-1)[:, 0]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of numbers that all prompts have, or none has."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _order(stack: str) -> int:

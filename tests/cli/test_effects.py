@@ -287,8 +287,12 @@ def test_a_mistake_gets_a_clear_line(attnscope, writer, arguments, message, hint
         ('{"answer": "x"}\n', "has no text."),
         ('{"text": "the cat", "answer": {}}\n', "answer is {}, not a text."),
         ("\n\n", "has no prompts."),
+        ('{"text": "the cat", "answer": "sat"}\n{"text": "the cat", "answer": "sat on"}\n',
+         "has the metric logit, and line 2"),
+        ('{"text": "the cat", "corrupt": "the dog"}\n{"text": "the cat"}\n',
+         "differ: one has a corrupted text, the other none."),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_line_of_a_corpus_is_named(attnscope, writer, tmp_path, lines, message):
     path = tmp_path / "prompts.jsonl"
     path.write_text(lines)

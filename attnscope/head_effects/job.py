@@ -218,9 +218,7 @@ class EffectJob:
             tokens=sum(len(each.source) + len(each.target) for each in prompts[: len(found)]),
             blocked=_mean([each.blocked for each in found]),
             partial=self._interrupted,
-            notices=list(
-                dict.fromkeys(notice for each in (*prompts, *found) for notice in each.notices)
-            ),
+            notices=list(dict.fromkeys(notices)),
         )
         if len(prompts) == 1:
             table.answer, table.against, table.sequence = prompt.answer, prompt.against, prompt.source

@@ -39,7 +39,7 @@ def remarks(table: HeadEffects) -> list[str]:
         lines.append(
             f"direct effects of all heads sum to {number_text(table.direct.heads)}, and all parts to"
             f" {number_text(table.direct.value + table.direct.off)},"
-            f" {abs(table.direct.off):.1g} off the logit"
+            f" {_off(table.direct.off)} off the logit"
         )
     if table.correlation is not None:
         lines.append(
@@ -48,6 +48,11 @@ def remarks(table: HeadEffects) -> list[str]:
     if table.partial:
         lines.append("partial: the run was interrupted")
     return lines
+
+
+def _off(difference: float) -> str:
+    """Format how far a sum is off; below a millionth, it is rounding."""
+    return f"{abs(difference):.1g}" if abs(difference) >= 1e-6 else "less than 1e-06"
 
 
 def part_columns(table: HeadEffects) -> list[Column]:

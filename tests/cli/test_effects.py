@@ -5,9 +5,7 @@ import gzip
 import io
 import json
 import signal
-import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -20,6 +18,7 @@ from transformers import (
 )
 
 import attnscope as library
+from attnscope.head_effects.job import EffectJob
 
 TEXT = "the cat sat on the mat because it was"
 
@@ -301,23 +300,22 @@ def test_a_wrong_line_of_a_corpus_is_named(attnscope, writer, tmp_path, lines, m
     assert message in r.err
 
 
-@pytest.mark.sweep
-def test_ctrl_c_keeps_what_is_done(writer, tmp_path):
-    """There are so many prompts that the signal comes while they run."""
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_ctrl_c_keeps_what_is_done(attnscope, writer, tmp_path, monkeypatch, share):
+    """The signal comes in the first of three prompts, or in the second."""
     path = tmp_path / "prompts.jsonl"
-    path.write_text((json.dumps({"text": TEXT, "answer": " tired"}) + "\n") * 3000)
-    command = [sys.executable, "-m", "attnscope", "effects", str(writer), "--corpus", str(path)]
-    with subprocess.Popen(
-        [*command, "--columns", "zero", "--format", "json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        time.sleep(20)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    found = json.loads(out)
-    assert found["partial"]
-    assert 0 < found["prompts"] < 3000
-    assert all(row["zero"] is not None for row in found["heads"])
+    path.write_text((json.dumps({"text": TEXT, "answer": " tired"}) + "\n") * 3)
+    report = EffectJob._report
+
+    def interrupted(self, done, n_changes):
+        report(self, done, n_changes)
+        if self._base + self._part * done / n_changes >= share and not self._interrupted:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(EffectJob, "_report", interrupted)
+    r = attnscope("effects", writer, "--corpus", path, "--columns", "zero", "--format", "json")
+    assert r.exit_status == 130
+    assert (r.json["partial"], r.json["prompts"]) == (True, 1)
+    known = [row["zero"] is not None for row in r.json["heads"]]
+    assert any(known)
+    assert all(known) == (share > 1 / 3)

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from attnscope.cli.options import FigureOptions, Format, ModelName, TableOptions, expanded
-from attnscope.cli.output import (
-    draw,
-    notices_shown,
-    print_notice,
-    print_result,
-    shown_progress,
-    written_first,
-)
+from attnscope.cli.options import FigureOptions, ModelName, TableOptions, expanded
+from attnscope.cli.output import notices_shown, print_heads, shown_progress
 from attnscope.errors import warn_unused
 from attnscope.head_effects.options import (
     AnswerOptions,
@@ -20,7 +13,6 @@ from attnscope.head_effects.options import (
     EffectRun,
     PromptOptions,
 )
-from attnscope.head_effects.result import HeadEffects
 from attnscope.options import keywords
 
 EXAMPLES = {
@@ -51,19 +43,5 @@ def effects(
     with notices_shown(), shown_progress() as show:
         options = keywords(prompt, answer, what, order, selection, run)
         table = measure_effects(model, **options, page=files.page is not None, progress=show)
-    with written_first(
-        lambda: draw(table, files.plot, files.page, lambda: _contents(table), force=files.force)
-    ):
-        print_result(table, output)
-        for remark in table.remarks if output.format is Format.CSV else []:  # it has no heading
-            print_notice(remark)
+    print_heads(table, files, output)
     return 130 if table.partial else 0
-
-
-def _contents(table: HeadEffects) -> tuple[str, str]:
-    """Describe what the page contains, and explain why it has no maps."""
-    n = len(table.rows)
-    several, maps = ("a head", "its map") if n == 1 else (f"{n} heads", "their maps")
-    if table.why_no_maps is None:
-        return f"{several} with {maps}", ""
-    return several, f"; without maps: {table.why_no_maps}"

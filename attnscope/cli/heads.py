@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from attnscope.cli.options import FigureOptions, Format, ModelName, TableOptions, expanded
-from attnscope.cli.output import (
-    draw,
-    notices_shown,
-    print_notice,
-    print_result,
-    shown_progress,
-    written_first,
-)
+from attnscope.cli.output import notices_shown, print_heads, shown_progress
 from attnscope.errors import warn_unused
 from attnscope.heads.options import (
     MeasuredHeads,
@@ -19,7 +12,6 @@ from attnscope.heads.options import (
     OrderOptions,
     TextOptions,
 )
-from attnscope.models.heads.result import HeadTable
 from attnscope.options import keywords
 from attnscope.process.launch import is_first
 
@@ -50,12 +42,7 @@ def heads(
         options = keywords(reads, metrics, order, selection, run)
         table = measure_heads(model, **options, page=files.page is not None, progress=show)
     if is_first():
-        with written_first(
-            lambda: draw(table, files.plot, files.page, lambda: _contents(table), force=files.force)
-        ):
-            print_result(table, output)
-            for remark in table.remarks if output.format is Format.CSV else []:  # it has no heading
-                print_notice(remark)
+        print_heads(table, files, output)
     if table.unsaved is not None:
         raise table.unsaved
     return 130 if table.partial else 0
@@ -71,12 +58,3 @@ def _check_output(files: FigureOptions, output: TableOptions) -> None:
             (files.force and not (files.plot or files.page), "--force", "no file is written"),
         ]
     )
-
-
-def _contents(table: HeadTable) -> tuple[str, str]:
-    """Describe what the page contains, and explain why it has no maps."""
-    n = len(table.rows)
-    several, maps = ("a head", "its map") if n == 1 else (f"{n} heads", "their maps")
-    if table.why_no_maps is None:
-        return f"{several} with {maps}", ""
-    return several, f"; without maps: {table.why_no_maps}"

@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.options import STATS, Format, FormatOptions, TableOptions
+from attnscope.cli.options import STATS, FigureOptions, Format, FormatOptions, TableOptions
 from attnscope.errors import FileError, OptionError, warn_unused
 from attnscope.options import option
 from attnscope.process.progress import Progress, silent, stage
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from attnscope.document.result import Check, Result
     from attnscope.document.tensor_file import Tensors
     from attnscope.document.values import Index, Shown
+    from attnscope.head_effects.result import HeadEffects
+    from attnscope.models.heads.result import HeadTable
     from attnscope.models.maps.result import AttentionMaps
     from attnscope.observe.trace import Step, Trace
 
@@ -200,6 +202,19 @@ def stored_of_all(steps: Iterable[Step]) -> Tensors:
 def exit_status(checks: Iterable[Check] | None) -> int:
     """Return 1 if a check does not hold, else 0."""
     return 1 if any(check.ok is False for check in checks or []) else 0
+
+
+def print_heads(table: HeadTable | HeadEffects, files: FigureOptions, output: TableOptions) -> None:
+    """Write the figure and the page of a table of heads, and print it."""
+    n = len(table.rows)
+    several, maps = ("a head", "its map") if n == 1 else (f"{n} heads", "their maps")
+    contents = (f"{several} with {maps}", "")
+    if table.why_no_maps is not None:
+        contents = (several, f"; without maps: {table.why_no_maps}")
+    with written_first(lambda: draw(table, files.plot, files.page, lambda: contents, force=files.force)):
+        print_result(table, output)
+        for remark in table.remarks if output.format is Format.CSV else []:  # it has no heading
+            print_notice(remark)
 
 
 def print_notice(message: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.checkpoints.indices import Indices, parse_indices
 from attnscope.errors import FileError, OptionError
 from attnscope.heads.options import MeasurementRun, OrderOptions, TextOptions, check_options
-from attnscope.models.heads.result import HeadTable
+from attnscope.models.heads.result import IN_A_PAGE, HeadTable
 from attnscope.models.options import Weigh
 from attnscope.options import group_of
 from attnscope.process.progress import Progress, silent, stage
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from attnscope.heads.job import MeasurementJob
     from attnscope.heads.processes import ProcessGroup
     from attnscope.models.maps.result import AttentionMaps
-
-IN_A_PAGE = 2**25
-"""The most weights of a page, in the maps of all heads together."""
 
 Sources = str | Path | Iterable[str | Mapping[str, Any]]
 

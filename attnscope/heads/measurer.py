@@ -9,7 +9,6 @@ cannot be captured, the model runs with eager attention, and the weights that it
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
@@ -28,7 +27,7 @@ from attnscope.models.layers import layer_of, stack_of, stacks_that_run, why_rep
 from attnscope.models.load import as_model_error, disable_cache, load_eager
 from attnscope.models.maps.collect import no_values
 from attnscope.models.validate import check_rows
-from attnscope.models.value_norms import ValueNorms
+from attnscope.models.value_norms import ValueNorms, checked
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
@@ -108,8 +107,7 @@ class HeadMeasurer:
         )
         if self.why_eager is None:
             attend = attending(self.model, lambda inputs: self._attend(batch, accumulator, inputs))
-            checked = nullcontext() if self.norms is None else self.norms.checked()
-            with checked, attend, as_model_error(self.checkpoint):
+            with checked(self.norms), attend, as_model_error(self.checkpoint):
                 run(self.model, batch)
         else:
             self._measure_eager(batch, accumulator)

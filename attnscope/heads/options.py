@@ -17,7 +17,9 @@ from attnscope.models.options import (
     Weigh,
     device_option,
     dtype_option,
+    heads_option,
     ids_option,
+    layers_option,
     memory_option,
     tokens_option,
     truncate_option,
@@ -147,22 +149,8 @@ class MeasuredHeads:
     PANEL = "View"
 
     stack: StackName | None = option(STACK, shown="all that run", metavar="STACK")
-    layers: str | None = option(
-        "Layers, counted from 0: 3, 0-3 or 0,2.",
-        "--layer",
-        metavar="N",
-        shown="all",
-        common=True,
-        values="layers",
-    )
-    heads: str | None = option(
-        "Heads, counted from 0.",
-        "--head",
-        metavar="N",
-        shown="all",
-        common=True,
-        values="heads",
-    )
+    layers: str | None = layers_option()
+    heads: str | None = heads_option()
 
 
 @dataclass(frozen=True)

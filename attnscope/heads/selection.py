@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from attnscope.checkpoints.indices import check_indices
 from attnscope.errors import OptionError
 from attnscope.heads.statistics import Key
 from attnscope.models.heads.metrics import METRICS
+from attnscope.models.layers import check_selected
 from attnscope.text import nearest
 
 
@@ -61,15 +61,8 @@ class Selection:
             n_layer: the number of layers of each stack that ran.
             n_head: the number of heads of each layer, by stack and index.
         """
-        stacks: Collection[str] = [self.stack] if self.stack else list(n_layer)
-        for stack in stacks:
-            if not any(each == stack for each, _ in n_head):
-                raise OptionError(
-                    f"{model} runs no {stack} attention here, only {', '.join(n_layer)}.",
-                    hint=f"--stack {next(iter(n_layer))}",
-                )
-        layers, heads = self.layers or [], self.heads or []
-        check_indices(model, stacks, layers, heads, n_layer=n_layer, n_head=n_head)
+        selected = (self.stack, self.layers or [], self.heads or [])
+        check_selected(model, *selected, n_layer=n_layer, n_head=n_head)
 
     def n_weights(self, n_head: Mapping[Key, int], n_source: int, n_target: int) -> int:
         """Return the number of weights in the maps of the selected heads.

@@ -334,14 +334,14 @@ def _collect(request: MapRequest, run: _LoadedRun, progress: Progress) -> Attent
         if request.verify:
             from attnscope.maps.verify import verify
 
-            given = (checkpoint, model, reading, run.selection)
+            arguments = (checkpoint, model, reading, run.selection)
             if collected.weights:
                 weights = replace(collected, stacks=collected.weights)
-                maps.checks = verify(*given, weights, what="weight map")
+                maps.checks = verify(*arguments, weights, what="weight map")
                 maps.checks += [] if collected.projected is None else [collected.projected]
             else:
                 what = "rollout" if request.display.rollout else "map"
-                maps.checks = verify(*given, collected, what=what)
+                maps.checks = verify(*arguments, collected, what=what)
         _check_query(maps)
     if request.page:
         maps.collected = collected.stacks

@@ -8,7 +8,6 @@ tokens checks for each layer that this attention equals the model's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ from attnscope.models.maps.capture import CollectedMaps, HeadSelection, Layer, M
 from attnscope.models.maps.collect import add_notice, first_tokens, no_values, selected_stacks
 from attnscope.models.maps.result import AttentionMap, AttentionMaps
 from attnscope.models.tokenize import Reading
-from attnscope.models.value_norms import ValueNorms
+from attnscope.models.value_norms import ValueNorms, checked
 
 if TYPE_CHECKING:
     import torch
@@ -112,8 +111,7 @@ def collect_pooled(
         keep_weights=pooled.keep_weights,
     )
     pooler = Pooler(collector, pooled, tested.layers)
-    checked = nullcontext() if pooled.norms is None else pooled.norms.checked()
-    with checked, attending(model, pooler.attend), as_model_error(checkpoint):
+    with checked(pooled.norms), attending(model, pooler.attend), as_model_error(checkpoint):
         output = run(model, reading, logits=False)
     result = pooler.collector.result(main_output(output))
     result.measured = pooler.measured

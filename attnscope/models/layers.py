@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from attnscope.checkpoints.indices import check_range
+from attnscope.checkpoints.indices import check_indices, check_range
+from attnscope.errors import OptionError
 from attnscope.models.fields import values_of
 from attnscope.models.tokenize import Reading
 
@@ -61,6 +62,34 @@ def layer_of(model: Any, stack: str, path: str, known: Collection[tuple[str, int
 def why_repeated(stack: str, layer: int, known: Collection[tuple[str, int]]) -> str | None:
     """Explain why a layer cannot be shown if its attention ran before: it attends more than once."""
     return f"layer {layer} attends more than once" if (stack, layer) in known else None
+
+
+def check_selected(
+    model: str,
+    stack: str | None,
+    layers: Collection[int],
+    heads: Collection[int],
+    *,
+    n_layer: Mapping[str, int],
+    n_head: Mapping[tuple[str, int], int],
+) -> None:
+    """Raise an AttnscopeError if a model that ran has no such stack, layer or head.
+
+    Args:
+        model: its name in the message.
+        stack: the selected stack; None: all.
+        layers, heads: the selected indices; empty: all.
+        n_layer: the number of layers of each stack that ran.
+        n_head: the number of heads of each layer with attention, by stack and index.
+    """
+    stacks: Collection[str] = [stack] if stack else list(n_layer)
+    for each in stacks:
+        if not any(other == each for other, _ in n_head):
+            raise OptionError(
+                f"{model} runs no {each} attention here, only {', '.join(n_layer)}.",
+                hint=f"--stack {next(iter(n_layer))}",
+            )
+    check_indices(model, stacks, layers, heads, n_layer=n_layer, n_head=n_head)
 
 
 def check_numbers(

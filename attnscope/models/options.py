@@ -49,6 +49,18 @@ def truncate_option() -> Any:
     return option("Truncate a text that is longer than the model accepts.", default=False)
 
 
+def layers_option(*more: str) -> Any:
+    """Declare `--layer`, and further spellings of it, which selects several layers."""
+    about: dict[str, Any] = {"metavar": "N", "shown": "all", "common": True, "values": "layers"}
+    return option("Layers, counted from 0: 3, 0-3 or 0,2.", "--layer", *more, **about)
+
+
+def heads_option(*more: str) -> Any:
+    """Declare `--head`, and further spellings of it, which selects several heads."""
+    about: dict[str, Any] = {"metavar": "N", "shown": "all", "common": True, "values": "heads"}
+    return option("Heads, counted from 0.", "--head", *more, **about)
+
+
 def dtype_option(*, common: bool = True) -> Any:
     """Declare `--dtype`, in which the model runs."""
     help = "Dtype of the model: float32, bfloat16, float16 or float64."

@@ -12,7 +12,7 @@ by side, and its output their products with the slices of its matrix, plus its b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,11 @@ def value_norms(value: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
             part = slice(start, start + keys)
             norms[:, head, part] = (of_group[:, part].to(dtype) @ of_head).norm(dim=-1)
     return norms
+
+
+def checked(norms: ValueNorms | None) -> AbstractContextManager[None]:
+    """Check the runs within a block that use norms of values, if there are any; see `ValueNorms`."""
+    return nullcontext() if norms is None else norms.checked()
 
 
 class ValueNorms:

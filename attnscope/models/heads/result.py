@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from attnscope.models.maps.result import AttentionMaps
 
 
+IN_A_PAGE = 2**25
+"""The most weights of a page, in the maps of all heads together."""
+
+
 def head_name(layer: int, head: int) -> str:
     """Return the short name of a head, as the literature writes it, which no one reads as a number.
 

@@ -10,7 +10,6 @@ from its own eager attention instead.
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,7 @@ from attnscope.models.layers import STACKS, counts, stacks_that_run
 from attnscope.models.load import as_model_error, disable_cache, load_eager
 from attnscope.models.maps.capture import CollectedMaps, HeadSelection, MapCollector
 from attnscope.models.tokenize import Reading
-from attnscope.models.value_norms import HINT, ValueNorms
+from attnscope.models.value_norms import HINT, ValueNorms, checked
 
 
 def collect_maps(
@@ -57,8 +56,7 @@ def collect_maps(
     collector = MapCollector(
         checkpoint.name, model, reading, selection, keep, norms=norms, keep_weights=keep_weights
     )
-    checked = nullcontext() if norms is None else norms.checked()
-    with checked, observing(model, collector.compute), as_model_error(checkpoint):
+    with checked(norms), observing(model, collector.compute), as_model_error(checkpoint):
         output = run(model, reading)
     collected = collector.result(main_output(output))
     stacks = selected_stacks(model, reading, selection)

@@ -108,7 +108,7 @@ class TorchCall:
         """
         if self.func is None:
             raise NotReplayableError
-        args, kwargs = _mapped((self.args, self.kwargs), Value, tensor_of)
+        args, kwargs = mapped((self.args, self.kwargs), Value, tensor_of)
         if self.in_place:
             args = (args[0].clone(), *args[1:])
         out = self.func(*args, **kwargs)
@@ -248,7 +248,7 @@ class Tape(TorchFunctionMode):
             parents.append(self.value_of(tensor))
             return parents[-1]
 
-        noted_args, noted_kwargs = _mapped((args, kwargs), torch.Tensor, noted)
+        noted_args, noted_kwargs = mapped((args, kwargs), torch.Tensor, noted)
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         before = None if first is None else _version(first)
         out = func(*args, **kwargs)
@@ -350,7 +350,7 @@ def _widened(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple
     if func is torch.Tensor.float:
         func = torch.Tensor.double
     wide = {torch.float32: torch.float64}
-    args, kwargs = _mapped((args, kwargs), torch.dtype, lambda dtype: wide.get(dtype, dtype))
+    args, kwargs = mapped((args, kwargs), torch.dtype, lambda dtype: wide.get(dtype, dtype))
     return func, args, kwargs
 
 
@@ -402,16 +402,16 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone()
 
 
-def _mapped(structure: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+def mapped(structure: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     """Return a structure of tuples, lists and dicts with each object of a type replaced."""
     if isinstance(structure, kind):
         return change(structure)
     if isinstance(structure, tuple) and type(structure) is tuple:
-        return tuple(_mapped(each, kind, change) for each in structure)
+        return tuple(mapped(each, kind, change) for each in structure)
     if isinstance(structure, list):
-        return [_mapped(each, kind, change) for each in structure]
+        return [mapped(each, kind, change) for each in structure]
     if isinstance(structure, dict):
-        return {name: _mapped(each, kind, change) for name, each in structure.items()}
+        return {name: mapped(each, kind, change) for name, each in structure.items()}
     return structure
 
 

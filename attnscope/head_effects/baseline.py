@@ -11,12 +11,10 @@ import torch
 
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.head_effects.head_outputs import HeadOutputs
-from attnscope.head_effects.metric import PredictionMetric, predict
+from attnscope.head_effects.metric import Inputs, PredictionMetric, predict
 from attnscope.head_effects.prefix import PrefixCache
 from attnscope.head_effects.restart import LayerOutputs
 from attnscope.models.load import as_model_error
-
-Inputs = dict[str, torch.Tensor]
 
 
 class Baseline:
@@ -106,7 +104,7 @@ class Baseline:
         limit = 1e-4 if self.prediction.dtype in (torch.float32, torch.float64) else 3e-2
         return float((again - self.prediction).abs().max()) <= limit * scale
 
-    def first_of(self, positions: Sequence[int] | None) -> int:
+    def first_computed(self, positions: Sequence[int] | None) -> int:
         """Return the first position that has to be computed if some positions change.
 
         It is 0 if everything has to be: runs that read the prefix from a cache predict something else,

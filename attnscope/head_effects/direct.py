@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.errors import ModelError
 from attnscope.head_effects.baseline import Baseline
 from attnscope.head_effects.frozen_norm import frozen, is_norm
-from attnscope.head_effects.head_outputs import AttendingLayer, See
-from attnscope.head_effects.metric import Kind, PredictionMetric, predict
+from attnscope.head_effects.head_outputs import AttendingLayer, Observer
+from attnscope.head_effects.metric import predict
+from attnscope.head_effects.options import Kind
 from attnscope.head_effects.restart import layers_of
 from attnscope.models.load import as_model_error
 
@@ -51,14 +51,12 @@ class DirectEffects:
         parts: everything else by name: `embeddings`, `MLP 0` and so on, `biases`.
         total: the sum of everything.
         value: the logit, or difference of logits, before a final soft cap.
-        softcap: whether a final soft cap was left out.
     """
 
     heads: list[torch.Tensor]
     parts: dict[str, float]
     total: float
     value: float
-    softcap: bool
 
 
 @dataclass
@@ -102,11 +100,16 @@ def direct_effects(checkpoint: Checkpoint, model: Any, baseline: Baseline) -> Di
     Args:
         checkpoint: the model's checkpoint, for errors.
         model: the model.
-        baseline: its run, whose metric is a logit or a difference of logits.
+        baseline: its run.
 
     Raises:
-        NotAdditiveError: contributions do not add up to the logit, as with norms after each block.
+        NotAdditiveError: the metric is neither a logit nor a difference of logits; or contributions do
+            not add up to it, as with norms after each block.
     """
+    if baseline.metric.kind is not Kind.LOGIT:
+        raise NotAdditiveError(
+            f"contributions sum to a logit, and the metric is a {baseline.metric.kind}"
+        )
     for layer in baseline.layers:
         if layer.projection is None:
             raise NotAdditiveError(f"the output projection of {layer.path} was not found")
@@ -123,46 +126,45 @@ def direct_effects(checkpoint: Checkpoint, model: Any, baseline: Baseline) -> Di
         hooks.enter_context(baseline.heads.observed(_add_heads(recorded), 1))
         prediction = predict(model, baseline.inputs, baseline.metric)
         value = baseline.metric.of(uncapped[-1] if uncapped else prediction)[0]
-    return _collected(model, baseline, recorded, value, softcap=bool(uncapped))
+    return _collected(model, baseline, recorded, value)
 
 
 def _hook(
     model: Any, attending: Sequence[AttendingLayer], recorded: _Recorded, hooks: ExitStack
 ) -> None:
     """Add the hooks that let the gradient flow along the residual stream alone."""
-    layers = layers_of(model)
+    layers, handles = layers_of(model), []
     projections = {
         layer.projection.name: index for index, layer in enumerate(attending) if layer.projection
     }
     for name, layer in layers.items():
-        before = layer.register_forward_pre_hook(_before(recorded, name), with_kwargs=True)
-        after = layer.register_forward_hook(_after(recorded, name))
-        hooks.callback(before.remove)
-        hooks.callback(after.remove)
+        handles.append(layer.register_forward_pre_hook(_before(recorded, name), with_kwargs=True))
+        handles.append(layer.register_forward_hook(_after(recorded, name)))
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{layer}.") for layer in layers)
         if not inside and next(module.children(), None) is None:
-            hooks.callback(module.register_forward_hook(_tail(recorded, name)).remove)
+            handles.append(module.register_forward_hook(_tail(recorded, name)))
         if is_norm(module):
-            handle = module.register_forward_hook(_norm(recorded, name, inside=inside), with_kwargs=True)
-            hooks.callback(handle.remove)
+            freeze = _norm(recorded, name, inside=inside)
+            handles.append(module.register_forward_hook(freeze, with_kwargs=True))
         elif name in projections:
-            handle = module.register_forward_hook(_projection(recorded, projections[name]))
-            hooks.callback(handle.remove)
+            record = _projection(recorded, projections[name])
+            handles.append(module.register_forward_hook(record))
         elif inside and any(each.dim() > 1 for each in module.parameters(recurse=False)):
-            handle = module.register_forward_pre_hook(_detach, with_kwargs=True)
-            hooks.callback(handle.remove)
+            handles.append(module.register_forward_pre_hook(_detach, with_kwargs=True))
+    for handle in handles:
+        hooks.callback(handle.remove)
 
 
-def _add_heads(recorded: _Recorded) -> See:
+def _add_heads(recorded: _Recorded) -> Observer:
     """Return a function that makes heads' outputs the beginning of a gradient."""
 
-    def see(index: int, outputs: torch.Tensor) -> torch.Tensor:
+    def add_leaf(index: int, outputs: torch.Tensor) -> torch.Tensor:
         leaf = torch.zeros_like(outputs, requires_grad=True)
         recorded.heads[index] = (outputs.detach()[0], leaf)
         return outputs.detach() + leaf
 
-    return see
+    return add_leaf
 
 
 def _before(recorded: _Recorded, name: str) -> Any:
@@ -253,7 +255,7 @@ def _norm(recorded: _Recorded, name: str, *, inside: bool) -> Any:
 
 
 def _collected(
-    model: Any, baseline: Baseline, recorded: _Recorded, value: torch.Tensor, *, softcap: bool
+    model: Any, baseline: Baseline, recorded: _Recorded, value: torch.Tensor
 ) -> DirectEffects:
     """Multiply what was recorded by its gradient."""
     names = [name for name in recorded.before if name in recorded.after]
@@ -311,7 +313,7 @@ def _collected(
         )
     if dtype in TOLERANCES:
         _check_tail(model, recorded)
-    return DirectEffects(heads, parts, total, logit, softcap)
+    return DirectEffects(heads, parts, total, logit)
 
 
 def _check_adds(model: Any, name: str, gradient: dict[int, torch.Tensor], recorded: _Recorded) -> None:
@@ -353,15 +355,3 @@ def _head_bias(model: Any, baseline: Baseline) -> float:
             total += float(values[metric.answer[0]])
             total -= 0.0 if metric.against is None else float(values[metric.against])
     return total
-
-
-def why_no_direct(metric: PredictionMetric) -> str | None:
-    """Explain why a metric has no direct effects; None: it has."""
-    if metric.kind is not Kind.LOGIT:
-        return f"contributions sum to a logit, and the metric is a {metric.kind}"
-    return None
-
-
-def refused(checkpoint: Checkpoint, reason: str) -> ModelError:
-    """Return the error for a model whose direct effects are undefined."""
-    return ModelError(f"{checkpoint.name} has no direct effects: {reason}.", hint="--columns zero,mean")

@@ -69,10 +69,9 @@ def part_columns(table: HeadEffects) -> list[Column]:
 def position_columns(table: HeadEffects, rows: Iterable[HeadRow]) -> list[Column]:
     """Return the columns of where each head is strongest: the position, and its token."""
     column = table.sort or next(iter(table.positions))
-    index = {(row.stack, row.layer, row.head): i for i, row in enumerate(table.rows)}
     places, tokens = [], []
     for row in rows:
-        effects = table.positions[column][index[row.stack, row.layer, row.head]].tolist()
+        effects = table.at_places(row, column).tolist()
         known = [(abs(effect), -i) for i, effect in enumerate(effects) if not isnan(effect)]
         place = table.places[-max(known)[1]] if known else None
         places.append(place)

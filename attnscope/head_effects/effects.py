@@ -116,8 +116,8 @@ def effects(
     Warns:
         OptionWarning: an option has no effect.
     """
-    prompts_given = None if text is None or isinstance(text, str) else list(text)
-    if prompts_given is not None:
+    prompts = None if text is None or isinstance(text, str) else list(text)
+    if prompts is not None:
         text = None
     if not isinstance(corpus, str | None):
         corpus = str(corpus)
@@ -130,19 +130,22 @@ def effects(
     order = group_of(EffectOrder, arguments)
     run = group_of(EffectRun, arguments)
     of_heads = group_of(EffectHeads, arguments)
-    _check(inputs, request, options, order, several=prompts_given is not None)
+    _check(inputs, request, options, order, several=prompts is not None)
     from attnscope.head_effects.job import EffectJob
     from attnscope.head_effects.measure import EffectSelection
     from attnscope.models.load import device_of
+    from attnscope.models.maps.capture import HeadSelection
     from attnscope.process.devices import kept_random_state
     from attnscope.process.memory import check_imports, return_freed_memory
     from attnscope.process.verbosity import kept_verbosity
 
     selection = EffectSelection(
         options.columns,  # type: ignore[arg-type]
-        None if of_heads.stack is None else str(of_heads.stack),
-        parse_indices("--layer", of_heads.layers),
-        parse_indices("--head", of_heads.heads),
+        HeadSelection(
+            None if of_heads.stack is None else str(of_heads.stack),
+            parse_indices("--layer", of_heads.layers),
+            parse_indices("--head", of_heads.heads),
+        ),
         options.at,
         options.block,
         options.each_position,
@@ -153,11 +156,11 @@ def effects(
     device = device_of(checkpoint, run.device)
     with kept_verbosity(), kept_random_state(device):
         job = EffectJob(checkpoint, inputs, request, selection, run, device, progress)
-        table = job.table(prompts_given)
-        ranks = order.sort or (next(iter(table.metrics)) if order.top is not None else None)
-        table.sort, table.reverse, table.top = ranks, order.reverse, order.top
+        table = job.table(prompts)
+        first = next(iter(table.metrics)) if order.top is not None else None
+        table.sort, table.reverse, table.top = order.sort or first, order.reverse, order.top
         if page:
-            table.maps, table.why_no_maps = job.maps(selection)
+            table.maps, table.why_no_maps = job.maps()
     return table
 
 

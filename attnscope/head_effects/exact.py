@@ -69,7 +69,7 @@ def exact_effects(
     effects: dict[Change, float | None] = dict.fromkeys(changes)
     for batch in _batches_of_positions(changes, n_row):
         rows = [_replaced(baseline.outputs[index], others, change) for change in batch]
-        first = baseline.first_of(batch[0].positions)
+        first = baseline.first_computed(batch[0].positions)
         values = baseline.run(index, torch.stack(rows), [change.head for change in batch], first)
         effects |= zip(batch, (values.double() - baseline.value).tolist(), strict=True)
         if not advance(len(batch)):

@@ -20,7 +20,7 @@ from attnscope.models.attention_hook import AttentionCall, observing
 from attnscope.models.layers import layer_of, stack_of, why_repeated
 from attnscope.models.output_projection import OutputProjection, output_projections
 
-See = Callable[[int, torch.Tensor], torch.Tensor | None]
+Observer = Callable[[int, torch.Tensor], torch.Tensor | None]
 """Called with a layer's index and its heads' outputs, `n_batch n_Q n_head d_V`; may replace them."""
 
 
@@ -84,34 +84,34 @@ class HeadOutputs:
             )
 
     @contextmanager
-    def observed(self, see: See, n_batch: int) -> Iterator[None]:
+    def observed(self, observer: Observer, n_batch: int) -> Iterator[None]:
         """Call a function with the heads' outputs of each layer that runs within the block.
 
         Args:
-            see: the function.
+            observer: the function.
             n_batch: the number of sequences.
         """
         index = {(layer.path, layer.turn): i for i, layer in enumerate(self.layers)}
         by_path = {layer.path: layer.projection for layer in self.layers}
         turns = dict.fromkeys(by_path, 0)
 
-        def seen(path: str, outputs: torch.Tensor) -> torch.Tensor | None:
+        def call_observer(path: str, outputs: torch.Tensor) -> torch.Tensor | None:
             turns[path] += 1
             place = index.get((path, turns[path] - 1))
-            return None if place is None else see(place, outputs)
+            return None if place is None else observer(place, outputs)
 
         def hook(path: str, projection: OutputProjection) -> Any:
             def before(module: Any, arguments: tuple[Any, ...]) -> Any:
                 x = arguments[0]
                 outputs = x.reshape(n_batch, -1, projection.n_head, projection.d_V)
-                replaced = seen(path, outputs)
+                replaced = call_observer(path, outputs)
                 return None if replaced is None else (replaced.reshape(x.shape), *arguments[1:])
 
             return before
 
-        def see_call(call: AttentionCall) -> torch.Tensor | None:
+        def observe_call(call: AttentionCall) -> torch.Tensor | None:
             unknown = call.path in by_path and by_path[call.path] is None
-            return seen(call.path, call.output) if unknown else None
+            return call_observer(call.path, call.output) if unknown else None
 
         with ExitStack() as hooks:
             for path, projection in by_path.items():
@@ -120,5 +120,5 @@ class HeadOutputs:
                     handle = module.register_forward_pre_hook(hook(path, projection))
                     hooks.callback(handle.remove)
             if None in by_path.values():
-                hooks.enter_context(observing(self.model, see_call))
+                hooks.enter_context(observing(self.model, observe_call))
             yield

@@ -22,10 +22,10 @@ from attnscope.head_effects.columns import (
 from attnscope.head_effects.corpus import read_prompts
 from attnscope.head_effects.measure import EffectMeasurer, EffectSelection, PromptEffects
 from attnscope.head_effects.options import AnswerOptions, EffectRun, PromptOptions
-from attnscope.head_effects.prompt import Prompt, PromptReader, Request, Task
+from attnscope.head_effects.prompt import Prompt, PromptReader, Request
 from attnscope.head_effects.result import DirectSum, HeadEffects
 from attnscope.models.decode import give_target
-from attnscope.models.heads.result import HeadRow
+from attnscope.models.heads.result import IN_A_PAGE, HeadRow
 from attnscope.models.layers import STACKS
 from attnscope.models.load import (
     disable_cache,
@@ -34,7 +34,6 @@ from attnscope.models.load import (
     load_tokenizer,
     tokenizer_of,
 )
-from attnscope.models.maps.capture import HeadSelection
 from attnscope.models.maps.collect import bytes_of_maps, collect_maps, norms_of_values
 from attnscope.models.options import ReadOptions
 from attnscope.models.read_inputs import read_inputs
@@ -44,9 +43,6 @@ from attnscope.process import interrupt
 from attnscope.process.budget import memory_budget
 from attnscope.process.devices import check_device
 from attnscope.process.progress import Progress, stage, without_garbage_collection
-
-IN_A_PAGE = 2**25
-"""The most weights of a page, in the maps of all heads together."""
 
 
 class EffectJob:
@@ -72,21 +68,20 @@ class EffectJob:
         self.checkpoint, self.inputs, self.request = checkpoint, inputs, request
         self.selection, self.run, self.device, self.progress = selection, run, device, progress
         self._interrupted = False
-        self._share = 0.0
         self.reading: Reading | None = None
 
     @torch.inference_mode(mode=False)
     def table(self, prompts: Sequence[str | Mapping[str, Any]] | None) -> HeadEffects:
         """Measure the effects, and return their table."""
         several = prompts is not None or self.inputs.corpus is not None
-        given: list[tuple[str, dict[str, Any]]] = [("--text", {})]
+        fields_by_name: list[tuple[str, dict[str, Any]]] = [("--text", {})]
         if several:
-            given = read_prompts(self.inputs.corpus if prompts is None else prompts)  # type: ignore
+            fields_by_name = read_prompts(self.inputs.corpus if prompts is None else prompts)  # type: ignore
         with stage(self.progress, f"loading {self.checkpoint.name} …"), without_garbage_collection():
             model, self.reader = self._load()
         with stage(self.progress, f"reading {self.checkpoint.name}'s prompts …"):
-            read = [self._prompt(self.reader, name, fields) for name, fields in given]
-        _check_alike([name for name, _ in given], read)
+            read = [self._prompt(self.reader, name, fields) for name, fields in fields_by_name]
+        _check_alike([name for name, _ in fields_by_name], read)
         measurer = self._measurer(model)
         found: list[PromptEffects] = []
         with self._reported(), interrupt.noted(self._interrupt):
@@ -147,10 +142,6 @@ class EffectJob:
             answers = {each: getattr(request, each) for each in ("answer", "against", "metric")}
             answers |= {"position": request.position, "corrupt": inputs.corrupt}
             name = next(f"--{each}" for each, value in source.items() if value is not None)
-        if common["target"] is None and reader.task is Task.TARGET and answers["answer"] is None:
-            raise OptionError(
-                "there is nothing to predict: no --answer, and no --target.", hint='--target "…"'
-            )
         reading = read_inputs(ReadOptions(**source, **common), self.checkpoint, config)
         corrupted, corrupt = None, answers["corrupt"]
         if corrupt is not None:
@@ -175,10 +166,9 @@ class EffectJob:
         first, selection = found[0], self.selection
         corrupted = first.corrupted is not None
         measured = [name for name in COLUMNS if name in first.values]
+        layers = sorted(first.layers, key=lambda each: (STACKS.index(each.stack), each.number))
         keys = [
-            (layer.stack, layer.number, head)
-            for layer in sorted(first.layers, key=lambda each: (_order(each.stack), each.number))
-            for head in selection.heads_of(layer)
+            (layer.stack, layer.number, head) for layer in layers for head in selection.heads_of(layer)
         ]
         arrays = {name: _array(found, name, keys) for name in measured}
         rows = []
@@ -207,9 +197,9 @@ class EffectJob:
             layers={
                 layer.stack: (
                     layer.n_layer,
-                    max(each.n_head for each in first.layers if each.stack == layer.stack),
+                    max(each.n_head for each in layers if each.stack == layer.stack),
                 )
-                for layer in sorted(first.layers, key=lambda each: _order(each.stack))
+                for layer in layers
                 if layer.stack in stacks
             },
             rows=rows,
@@ -233,15 +223,15 @@ class EffectJob:
         table.correlation = _correlation(rows, PATCHED if corrupted else ZERO)
         return table
 
-    def maps(self, selection: EffectSelection) -> tuple[list[Any], str | None]:
+    def maps(self) -> tuple[list[Any], str | None]:
         """Collect the maps of a single text's heads for a page; or explain why there are none.
 
         Value-weighted maps stand beside them, unless the model's values behind W_O are unknown.
         """
         if self.reading is None:
             return [], "each prompt has its own maps"
-        chosen = HeadSelection(selection.stack, selection.layers, selection.heads)
-        n_weight = 2 * bytes_of_maps(self.model.config, self.reading, chosen) // 4
+        selected = self.selection.heads
+        n_weight = 2 * bytes_of_maps(self.model.config, self.reading, selected) // 4
         if n_weight > IN_A_PAGE:
             return [], f"they have {n_weight:,} weights, and a page holds at most {IN_A_PAGE:,}"
         if self.model.config.is_encoder_decoder:
@@ -252,9 +242,9 @@ class EffectJob:
         with stage(self.progress, "collecting maps …"):
             try:
                 norms = norms_of_values(*read)
-                collected = collect_maps(*read, chosen, norms=norms, keep_weights=True)
+                collected = collect_maps(*read, selected, norms=norms, keep_weights=True)
             except ModelError:
-                return collect_maps(*read, chosen).stacks, None
+                return collect_maps(*read, selected).stacks, None
         return [*collected.weights, *collected.stacks], None
 
 
@@ -310,10 +300,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of numbers that all prompts have, or none has."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _order(stack: str) -> int:
-    return STACKS.index(stack)
 
 
 def _correlation(rows: Sequence[HeadRow], exact: str) -> float | None:

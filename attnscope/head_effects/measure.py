@@ -9,25 +9,21 @@ from typing import Any
 import torch
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.checkpoints.indices import check_indices
-from attnscope.errors import OptionError, SizeError
-from attnscope.head_effects.baseline import Baseline, Inputs
+from attnscope.errors import ModelError, OptionError, SizeError
+from attnscope.head_effects.baseline import Baseline
 from attnscope.head_effects.blocked import BlockedKeys, blocked_at_once, blocked_effects
 from attnscope.head_effects.columns import BLOCKED, DIRECT, FIRST_ORDER, MEAN, PATCHED, ZERO
-from attnscope.head_effects.direct import (
-    DirectEffects,
-    NotAdditiveError,
-    direct_effects,
-    refused,
-    why_no_direct,
-)
+from attnscope.head_effects.direct import DirectEffects, NotAdditiveError, direct_effects
 from attnscope.head_effects.exact import Change, batches, changes_of, exact_effects, mean_output
 from attnscope.head_effects.first_order import estimates
 from attnscope.head_effects.head_outputs import AttendingLayer, HeadOutputs
-from attnscope.head_effects.metric import Kind, PredictionMetric
+from attnscope.head_effects.metric import Inputs, PredictionMetric
+from attnscope.head_effects.options import Kind
 from attnscope.head_effects.positions import parse_blocks, parse_positions
 from attnscope.head_effects.prompt import MeasuredRun, Prompt
+from attnscope.models.layers import check_selected
 from attnscope.models.load import as_model_error
+from attnscope.models.maps.capture import HeadSelection
 from attnscope.models.memory_plan import needs_of, tokens_text
 from attnscope.models.tokens import Token
 from attnscope.units import bytes_text
@@ -48,26 +44,20 @@ class EffectSelection:
 
     Attributes:
         columns: the names of the columns; None: all that apply.
-        stack, layers, heads: as in `EffectHeads`; None: all.
+        heads: the heads.
         at, block: positions and blocks, as a user writes them.
         each_position: whether each position is changed by itself.
     """
 
     columns: list[str] | None
-    stack: str | None
-    layers: list[int] | None
-    heads: list[int] | None
+    heads: HeadSelection
     at: str | None
     block: str | None
     each_position: bool
 
     def heads_of(self, layer: AttendingLayer) -> list[int]:
         """Return the selected heads of a layer."""
-        if self.stack not in (None, layer.stack):
-            return []
-        if self.layers is not None and layer.number not in self.layers:
-            return []
-        return [head for head in range(layer.n_head) if self.heads is None or head in self.heads]
+        return self.heads.heads_of(layer.stack, layer.number, layer.n_head)
 
     def check(self, model: str, layers: Sequence[AttendingLayer]) -> None:
         """Raise an AttnscopeError if a model has no such stack, layer or head.
@@ -77,22 +67,14 @@ class EffectSelection:
             layers: the layers that attend.
         """
         n_layer = {layer.stack: layer.n_layer for layer in layers}
-        if self.stack is not None and self.stack not in n_layer:
-            raise OptionError(
-                f"{model} runs no {self.stack} attention here, only {', '.join(n_layer)}.",
-                hint=f"--stack {next(iter(n_layer))}",
-            )
-        check_indices(
-            model,
-            [self.stack] if self.stack else list(n_layer),
-            self.layers or [],
-            self.heads or [],
-            n_layer=n_layer,
-            n_head={(layer.stack, layer.number): layer.n_head for layer in layers},
-        )
+        n_head = {(layer.stack, layer.number): layer.n_head for layer in layers}
+        heads = self.heads
+        assert not isinstance(heads.layers, str)
+        selected = (heads.stack, heads.layers or [], heads.heads or [])
+        check_selected(model, *selected, n_layer=n_layer, n_head=n_head)
         by_position = {"--at": self.at, "--each-position": self.each_position, "--block": self.block}
         flag = next((name for name, value in by_position.items() if value), None)
-        if flag and self.stack is None and len(n_layer) > 1:
+        if flag and self.heads.stack is None and len(n_layer) > 1:
             raise OptionError(
                 f"{flag} needs a stack: the positions of {' and '.join(n_layer)} differ.",
                 hint=f"--stack {next(iter(n_layer))}",
@@ -223,7 +205,7 @@ class EffectMeasurer:
         if other is not None:
             corrupted = self.baseline(measurement, other, with_gradients=estimated)
             effects.corrupted = corrupted.value
-        work = self._work(clean, prompt, columns)
+        work = self._work(clean, prompt)
         exact = [name for name in columns if name in (ZERO, MEAN, PATCHED, BLOCKED)]
         n_changes = len(exact) * sum(len(changes) for _, changes in work)
         done = 0
@@ -240,7 +222,7 @@ class EffectMeasurer:
             self._add_first_order(effects, clean, corrupted, work)
         for column in exact:
             run = corrupted if column == PATCHED and corrupted is not None else clean
-            n_row = self._rows(run, blocks=column == BLOCKED)
+            n_row = self._rows(run, work, blocks=column == BLOCKED)
             for index, changes in work:
                 if column == BLOCKED:
                     found = self._blocked(run, index, changes, n_row, advance, prompt)
@@ -256,9 +238,7 @@ class EffectMeasurer:
             effects.blocked = blocked_at_once(clean, blocks, heads)
         return effects
 
-    def _work(
-        self, baseline: Baseline, prompt: Prompt, columns: Sequence[str]
-    ) -> list[tuple[int, list[Change]]]:
+    def _work(self, baseline: Baseline, prompt: Prompt) -> list[tuple[int, list[Change]]]:
         """List the layers with selected heads, by index, and the changes in each."""
         selection, work = self.selection, []
         for index, layer in enumerate(baseline.layers):
@@ -290,16 +270,15 @@ class EffectMeasurer:
         Raises:
             ModelError: they were asked for, and are undefined.
         """
-        reason = why_no_direct(clean.metric)
-        if reason is None:
-            try:
-                effects.direct = direct_effects(self.checkpoint, self.model, clean)
-            except NotAdditiveError as error:
-                reason = str(error)
-        if reason is not None or effects.direct is None:
+        try:
+            effects.direct = direct_effects(self.checkpoint, self.model, clean)
+        except NotAdditiveError as error:
             if self.selection.columns is not None:
-                raise refused(self.checkpoint, str(reason))
-            effects.notices.append(f"there are no direct effects: {reason}.")
+                raise ModelError(
+                    f"{self.checkpoint.name} has no direct effects: {error}.",
+                    hint="--columns zero,mean",
+                ) from error
+            effects.notices.append(f"there are no direct effects: {error}.")
             return
         for index, changes in work:
             own = effects.direct.heads[index]
@@ -359,7 +338,7 @@ class EffectMeasurer:
 
     def _blocks(self, layers: Sequence[AttendingLayer], prompt: Prompt) -> BlockedKeys:
         """Return the blocked pairs of queries and keys."""
-        stack = self.selection.stack or layers[0].stack
+        stack = self.selection.heads.stack or layers[0].stack
         queries = tokens_of_stack(prompt, stack)
         keys = prompt.source if stack == "cross" else queries
         return BlockedKeys(parse_blocks(self.selection.block or "", keys, queries))
@@ -384,8 +363,13 @@ class EffectMeasurer:
 
     # Memory.
 
-    def _rows(self, run: Baseline, *, blocks: bool) -> int:
+    def _rows(self, run: Baseline, work: Sequence[tuple[int, list[Change]]], *, blocks: bool) -> int:
         """Return how many sequences fit into a batch.
+
+        Args:
+            run: the run without a change.
+            work: the changes.
+            blocks: whether keys are blocked.
 
         Raises:
             SizeError: not even one.
@@ -394,7 +378,9 @@ class EffectMeasurer:
         if blocks:
             n_head = max(layer.n_head for layer in run.layers)
             row += 3 * self.model.dtype.itemsize * n_head * n_token**2
-        if (self.selection.at is not None or self.selection.each_position) and run.prefix is not None:
+        if run.prefix is not None and any(
+            run.first_computed(change.positions) for _, changes in work for change in changes
+        ):
             row += 2 * run.prefix.n_bytes
         kept = run.states.n_bytes + sum(each.nbytes for each in run.outputs)
         fits = (self.memory - kept) // row

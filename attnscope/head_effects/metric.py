@@ -5,23 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import torch
 
 from attnscope.errors import ModelError
+from attnscope.head_effects.options import Kind
 
-
-class Kind(StrEnum):
-    """The kinds of metrics."""
-
-    LOGIT = "logit"
-    LOG_PROBABILITY = "log-probability"
-    LOSS = "loss"
-    SIMILARITY = "similarity"
-    DISTANCE = "distance"
-
+Inputs = dict[str, torch.Tensor]
+"""A model's arguments by name, `n_batch n_Q`."""
 
 MEANINGS = {
     Kind.LOGIT: "logit of the answer",
@@ -81,10 +73,9 @@ class PredictionMetric:
         of_answer = logits - prediction.logsumexp(dim=2)
         if self.kind is Kind.LOSS:
             return -of_answer.mean(dim=1)
-        total = of_answer.sum(dim=1)
         if self.against is not None:  # the normalization is the same
-            total = logits[:, 0] - prediction[:, 0, self.against]
-        return total
+            return logits[:, 0] - prediction[:, 0, self.against]
+        return of_answer.sum(dim=1)
 
     def _of_embeddings(self, embeddings: torch.Tensor) -> torch.Tensor:
         assert self.embedding is not None
@@ -98,7 +89,7 @@ class PredictionMetric:
         )
 
 
-def predict(model: Any, inputs: dict[str, torch.Tensor], metric: PredictionMetric) -> torch.Tensor:
+def predict(model: Any, inputs: Inputs, metric: PredictionMetric) -> torch.Tensor:
     """Run a model and return the part of its prediction that a metric reads.
 
     Logits are computed at the metric's positions only: for a long text, they are the largest tensor.
@@ -130,7 +121,7 @@ def logits_of(model: Any, output: Any) -> torch.Tensor:
     raise ModelError(f"the model is a {type(model).__name__}, whose output has no logits.")
 
 
-def embeddings_of(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+def embeddings_of(model: Any, inputs: Inputs) -> torch.Tensor:
     """Return the mean of the last hidden states over a sequence's tokens, `n_batch d_feat`."""
     states = model(**inputs, return_dict=True).last_hidden_state
     return states.to(torch.promote_types(states.dtype, torch.float32)).mean(dim=1)

@@ -7,6 +7,7 @@ and `columns` lists.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from attnscope.head_effects.columns import COLUMNS
@@ -15,15 +16,24 @@ from attnscope.models.options import (
     StackName,
     device_option,
     dtype_option,
+    heads_option,
     ids_option,
+    layers_option,
     memory_option,
     tokens_option,
     truncate_option,
 )
 from attnscope.options import option
 
-KINDS = ("logit", "log-probability", "loss", "similarity", "distance")
-"""The metrics that `--metric` takes."""
+
+class Kind(StrEnum):
+    """The kinds of metrics."""
+
+    LOGIT = "logit"
+    LOG_PROBABILITY = "log-probability"
+    LOSS = "loss"
+    SIMILARITY = "similarity"
+    DISTANCE = "distance"
 
 
 @dataclass(frozen=True)
@@ -72,10 +82,10 @@ class AnswerOptions:
         "Another answer, whose logit is subtracted.", metavar="TEXT", common=True
     )
     metric: str | None = option(
-        f"What is measured: {', '.join(KINDS)}.",
+        f"What is measured: {', '.join(Kind)}.",
         metavar="NAME",
         shown="logit; log-probability of several tokens",
-        values=KINDS,
+        values=tuple(Kind),
     )
     position: str | None = option(
         "The position whose prediction is measured.",
@@ -136,24 +146,8 @@ class EffectHeads:
     PANEL = "View"
 
     stack: StackName | None = option(STACK, shown="all that run", metavar="STACK")
-    layers: str | None = option(
-        "Layers, counted from 0: 3, 0-3 or 0,2.",
-        "--layer",
-        "--layers",
-        metavar="N",
-        shown="all",
-        common=True,
-        values="layers",
-    )
-    heads: str | None = option(
-        "Heads, counted from 0.",
-        "--head",
-        "--heads",
-        metavar="N",
-        shown="all",
-        common=True,
-        values="heads",
-    )
+    layers: str | None = layers_option("--layers")
+    heads: str | None = heads_option("--heads")
 
 
 @dataclass(frozen=True)

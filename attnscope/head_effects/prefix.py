@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-Inputs = dict[str, torch.Tensor]
+from attnscope.head_effects.metric import Inputs
 
 
 class PrefixCache:

@@ -11,7 +11,8 @@ import torch
 
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError, OptionError
-from attnscope.head_effects.metric import Kind, PredictionMetric, embeddings_of, predict
+from attnscope.head_effects.metric import Inputs, PredictionMetric, embeddings_of, predict
+from attnscope.head_effects.options import Kind
 from attnscope.head_effects.positions import parse_positions
 from attnscope.models.decode import shifted
 from attnscope.models.load import as_model_error
@@ -20,7 +21,6 @@ from attnscope.models.tokens import Token
 from attnscope.text import shortened
 
 Answer = str | int | Sequence[int]
-Inputs = dict[str, torch.Tensor]
 
 TOP = 5
 """How many of the model's likeliest answers are shown."""
@@ -175,12 +175,11 @@ class PromptReader:
                 )
             positions = list(range(len(ids) - 1))
             metric = PredictionMetric(Kind.LOSS, positions, tuple(ids[1:]))
-            inputs = {name: each[:, : len(ids)] for name, each in reading.inputs.items()}
-            return Prompt([MeasuredRun(inputs, metric)], metric.meaning, Kind.LOSS)
+            return Prompt([MeasuredRun(reading.inputs, metric)], metric.meaning, Kind.LOSS)
         [position] = self._positions(request, reading.source, [len(ids) - 1])
         last = position == len(ids) - 1
 
-        def teach(answer: list[int]) -> tuple[Inputs, list[int]]:
+        def teacher_forced(answer: list[int]) -> tuple[Inputs, list[int]]:
             """Return inputs with all tokens of an answer but the last, and where they are predicted."""
             if len(answer) == 1:
                 return reading.inputs, [position]
@@ -199,7 +198,9 @@ class PromptReader:
             places = list(range(position, position + len(answer)))
             return _longer(reading.inputs, answer[:-1]), places
 
-        return self._answered(request, kind, reading.inputs, [position], teach, ids if last else None)
+        return self._answered(
+            request, kind, reading.inputs, [position], teacher_forced, ids if last else None
+        )
 
     def _masked(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
         """Measure the tokens at the masks."""
@@ -221,7 +222,7 @@ class PromptReader:
             )
         places = self._positions(request, reading.source, masks)
 
-        def teach(answer: list[int]) -> tuple[Inputs, list[int]]:
+        def teacher_forced(answer: list[int]) -> tuple[Inputs, list[int]]:
             """Return the inputs as they are, and the masks."""
             if len(answer) != len(places):
                 raise OptionError(
@@ -235,7 +236,7 @@ class PromptReader:
                 f"{request.name} has {len(places)} masked tokens, and there is no answer.",
                 hint='--answer "…"; or --position N',
             )
-        return self._answered(request, kind, reading.inputs, places, teach)
+        return self._answered(request, kind, reading.inputs, places, teacher_forced)
 
     def _target(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
         """Measure the decoder's next token, or the loss of its target."""
@@ -271,12 +272,12 @@ class PromptReader:
             while labels and labels[-1] in special:  # the end of the text comes after the answer
                 labels.pop()
 
-            def teach(answer: list[int]) -> tuple[Inputs, list[int]]:
+            def teacher_forced(answer: list[int]) -> tuple[Inputs, list[int]]:
                 """Return inputs whose decoder reads the target, and all tokens of an answer but one."""
                 return decoded(labels + answer), list(range(len(labels), len(labels) + len(answer)))
 
             begin = decoded([*labels, 0])
-            prompt = self._answered(request, kind, begin, [len(labels)], teach)
+            prompt = self._answered(request, kind, begin, [len(labels)], teacher_forced)
         read = prompt.measurements[0].inputs["decoder_input_ids"][0].tolist()
         prompt.target = tokens_of(self.tokenizer, read)
         return prompt
@@ -287,7 +288,7 @@ class PromptReader:
         kind: Kind | None,
         inputs: Inputs,
         places: list[int],
-        teach: Any,
+        teacher_forced: Any,
         context: list[int] | None = None,
     ) -> Prompt:
         """Measure an answer, or the likeliest one, possibly against another.
@@ -296,7 +297,8 @@ class PromptReader:
             request, kind: what to measure.
             inputs: the model's arguments without an answer.
             places: the positions at which the answer's first token is predicted.
-            teach: returns for an answer the arguments, and the positions at which it is predicted.
+            teacher_forced: returns for an answer the arguments, and the positions at which it is
+                predicted.
             context: the token ids before the answer, if it continues a text.
         """
         if request.answer is None:
@@ -321,16 +323,16 @@ class PromptReader:
             )
         if others == answer:
             raise OptionError("--answer and --against are the same tokens.", hint="another --against")
-        taught, positions = teach(answer)
+        forced, positions = teacher_forced(answer)
         metric = PredictionMetric(kind, positions, tuple(answer))
         if single and others is not None:
             metric = replace(metric, against=others[0])
-        measurements = [MeasuredRun(taught, metric)]
+        measurements = [MeasuredRun(forced, metric)]
         meaning = metric.meaning
         if not single and others is not None:
-            taught, positions = teach(others)
+            forced, positions = teacher_forced(others)
             other = PredictionMetric(kind, positions, tuple(others))
-            measurements.append(MeasuredRun(taught, other, sign=-1))
+            measurements.append(MeasuredRun(forced, other, sign=-1))
             meaning += ", minus that of the other answer"
         prompt = Prompt(measurements, meaning, kind)
         prompt.answer, prompt.against = self._shown(answer), self._shown(others or [])

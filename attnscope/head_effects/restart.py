@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from attnscope.observe.operators.tape import mapped, tensors_in
+
 
 def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """Return the members of the outermost lists of modules, by their names in the model."""
@@ -47,7 +49,7 @@ class LayerOutputs:
         def record(name: str) -> Any:
             def keep(module: Any, arguments: Any, output: Any) -> None:
                 self.repeats |= name in self.outputs
-                self.outputs[name] = _detached(output)
+                self.outputs[name] = mapped(output, torch.Tensor, torch.Tensor.detach)
 
             return keep
 
@@ -80,7 +82,7 @@ class LayerOutputs:
     @property
     def n_bytes(self) -> int:
         """The bytes of all outputs."""
-        return sum(each.nbytes for output in self.outputs.values() for each in _tensors(output))
+        return sum(each.nbytes for output in self.outputs.values() for each in tensors_in(output))
 
 
 def _returning(output: Any) -> Any:
@@ -93,28 +95,12 @@ def _repeated(output: Any, n_row: int, first: int, *, copy: bool) -> Any:
 
     Copies may be overwritten.
     """
-    if isinstance(output, torch.Tensor) and output.dim() and output.shape[0] == 1:
-        output = output[:, first:] if first and output.dim() == 3 else output
-        repeated = output.expand(n_row, *output.shape[1:])
+
+    def repeat(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dim() or tensor.shape[0] != 1:
+            return tensor
+        tensor = tensor[:, first:] if first and tensor.dim() == 3 else tensor
+        repeated = tensor.expand(n_row, *tensor.shape[1:])
         return repeated.clone() if copy else repeated
-    if isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
-        return type(output)(_repeated(each, n_row, first, copy=copy) for each in output)
-    return output
 
-
-def _detached(output: Any) -> Any:
-    """Return an output without what its gradient needs."""
-    if isinstance(output, torch.Tensor):
-        return output.detach()
-    if isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
-        return type(output)(map(_detached, output))
-    return output
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an output."""
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, (tuple, list)):
-        for each in output:
-            yield from _tensors(each)
+    return mapped(output, torch.Tensor, repeat)

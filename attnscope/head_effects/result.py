@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnscope.models.heads.result import HeadMetrics, HeadRow
@@ -145,12 +146,20 @@ class HeadEffects(HeadMetrics):
 
         return position_columns(self, rows) if self.positions else []
 
+    @cached_property
+    def _indices(self) -> dict[tuple[str, int, int], int]:
+        """The index of each head among the rows."""
+        return {(row.stack, row.layer, row.head): index for index, row in enumerate(self.rows)}
+
+    def at_places(self, row: HeadRow, column: str) -> np.ndarray:
+        """Return a head's effects at each of `places`, `n_position`."""
+        return self.positions[column][self._indices[row.stack, row.layer, row.head]]
+
     def record_of(self, row: HeadRow) -> dict[str, Any]:
         """Return the record of one head, with standard errors, and effects at each position."""
         record = super().record_of(row) | {"errors": row.errors}
         if self.positions:
-            index = self.rows.index(row)
-            record["at"] = {name: array[index].tolist() for name, array in self.positions.items()}
+            record["at"] = {name: self.at_places(row, name).tolist() for name in self.positions}
         return record
 
     def document(self) -> list[Block]:

@@ -86,7 +86,7 @@ def test_runs_from_a_position_on_have_the_same_effects(family, monkeypatch):
         attnscope.effects(of, **arguments, each_position=True),
         attnscope.effects(of, **arguments, at="0" if family == "t5" else "5-6"),
     ]
-    monkeypatch.setattr(Baseline, "first_of", lambda self, positions: 0)
+    monkeypatch.setattr(Baseline, "first_computed", lambda self, positions: 0)
     monkeypatch.setattr(Baseline, "restarts", False)
     whole = [
         attnscope.effects(of, **arguments, each_position=True),
@@ -103,14 +103,14 @@ def test_a_cache_that_forgets_is_not_cut(model):
     """A window of three keys keeps two; runs from the last position on are right, others begin at 0."""
     of = build("mistral", sliding_window=3)
     baselines = []
-    original = Baseline.first_of
+    original = Baseline.first_computed
 
-    def first_of(self, positions):
+    def first_computed(self, positions):
         baselines.append((positions, original(self, positions)))
         return baselines[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Baseline, "first_of", first_of)
+        patch.setattr(Baseline, "first_computed", first_computed)
         attnscope.effects(of, ids=IDS, answer=7, columns="zero", each_position=True)
     firsts = dict(baselines)
     assert firsts[(7,)] == 7

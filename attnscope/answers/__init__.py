@@ -1,0 +1,1 @@
+"""What a model reads while it writes: `attnscope.answer`."""

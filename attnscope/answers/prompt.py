@@ -1,0 +1,94 @@
+"""What a model reads before it writes: tokens, segments of them, and pictures behind some of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from attnscope.models.tokens import Token
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A named part of a sequence.
+
+    Attributes:
+        name: `system`, `user 2`, `document 3`, `picture 1`, `answer`; no two segments have one name.
+        spans: its positions, as ranges with first and end (exclusive), in ascending order. Segments of
+            one prompt do not overlap.
+    """
+
+    name: str
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def n_token(self) -> int:
+        """The number of its tokens."""
+        return sum(end - first for first, end in self.spans)
+
+    @property
+    def positions(self) -> list[int]:
+        """The positions of its tokens."""
+        return [i for first, end in self.spans for i in range(first, end)]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A token that stands for a part of a picture.
+
+    Attributes:
+        position: its position in the sequence.
+        box: left, top, right and bottom in pixels of the original picture, within its borders. A token
+            that covers nothing but padding is no patch.
+        part: which copy of the picture it belongs to: `whole`, `tile 2, 1` (row and column, from 1).
+    """
+
+    position: int
+    box: Box
+    part: str = "whole"
+
+
+@dataclass(frozen=True)
+class PatchedPicture:
+    """A picture in a prompt, and the tokens that stand for its parts.
+
+    Attributes:
+        name: `picture 1`; of a video, `video 1, frame 3`.
+        image: the original picture, RGB, before the processor changed it.
+        patches: in the order of their positions.
+        lost: the share of the original's pixels that no patch covers, such as those cropped away.
+    """
+
+    name: str
+    image: Image = field(repr=False)
+    patches: tuple[Patch, ...] = field(repr=False)
+    lost: float = 0.0
+
+
+@dataclass
+class Prompt:
+    """What a model reads before it writes.
+
+    Attributes:
+        inputs: the model's arguments by name, one sequence: `input_ids`, `1 n_token`; `pixel_values`
+            and the like.
+        tokens: the tokens of `input_ids`.
+        segments: its named parts, in the order of their first positions.
+        pictures: the pictures in it.
+        answer: the ids of a given answer, such as one that an engine wrote; None: the model writes one.
+        tokenizer: the tokenizer of the text.
+        notices: further sentences for the reader.
+    """
+
+    inputs: dict[str, Any]
+    tokens: list[Token]
+    segments: list[Segment] = field(default_factory=list)
+    pictures: list[PatchedPicture] = field(default_factory=list)
+    answer: list[int] | None = None
+    tokenizer: Any = None
+    notices: list[str] = field(default_factory=list)

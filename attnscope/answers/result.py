@@ -1,0 +1,96 @@
+"""What a model read while it wrote an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attnscope.answers.prompt import PatchedPicture, Segment
+from attnscope.document.result import Check, Result
+from attnscope.models.tokens import Token
+from attnscope.text import shortened
+from attnscope.units import counted, listed
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from attnscope.document.blocks import Block
+
+
+@dataclass(repr=False)
+class Answer(Result):
+    """What a model read while it wrote an answer: a row of weights for each token of the answer.
+
+    The row that wrote the token at position t is that of query t − 1: the last position of the prompt
+    wrote the first token.
+
+    Attributes:
+        model: the name that the user gave.
+        stack: the stack of layers: `self`, `text`, `decoder` or `cross`.
+        n_layer, n_head: the sizes of the stack.
+        tokens: the keys: of the prompt, followed by those of the answer; of `cross`, what the encoder
+            read.
+        written: the tokens of the answer.
+        first: the position of the first of them.
+        queries: the position of the query of each row: t − 1, or t for rows of reading.
+        layers, heads: the indices that are pooled; every layer with attention, unless some are
+            selected.
+        pool: how layers and heads are pooled: `mean` or `max`.
+        weights: the pooled weights, `n_row n_K` in float32; 0 for keys that come later.
+        sums: for each layer, head, row and segment, the sum of the weights,
+            `n_layer n_head n_row n_segment` in float32, in the order of `layers` and `heads`. NaN: a
+            layer does not see the rows' tokens as keys.
+        segments: named parts of the keys. The last may be `answer`.
+        pictures: the pictures among the keys.
+        sinks: positions that are left out of colours: the first token, and patches that all rows read.
+        log_probabilities: of each token of the answer, natural logarithm; None: not known.
+        of_layers: the weights of each layer, pooled over heads, `n_layer n_row n_K`, for pages; None:
+            not collected.
+        by_segment: whether the sums over segments are shown.
+        query: the row that is shown alone; None: all.
+        checks: comparisons with the model's own attention.
+        notices: further sentences for the reader.
+    """
+
+    schema: ClassVar[str] = "answer"
+
+    model: str
+    stack: str
+    n_layer: int
+    n_head: int
+    tokens: list[Token]
+    written: list[Token]
+    first: int
+    queries: list[int]
+    layers: list[int]
+    heads: list[int]
+    pool: str
+    weights: np.ndarray
+    sums: np.ndarray
+    segments: list[Segment]
+    pictures: list[PatchedPicture] = field(default_factory=list)
+    sinks: list[int] = field(default_factory=list)
+    log_probabilities: list[float] | None = None
+    of_layers: np.ndarray | None = field(default=None, compare=False)
+    by_segment: bool = False
+    query: int | None = None
+    checks: list[Check] | None = None
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def summary(self) -> str:
+        """What it is, on one line, without its class."""
+        parts = [counted(len(self.written), "token"), counted(len(self.segments), "segment")]
+        return f"{shortened(self.model)}: {listed(parts)}"
+
+    def document(self) -> list[Block]:
+        """Build the blocks of what is shown of the answer."""
+        from attnscope.answers.document import document
+
+        return document(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return `attnscope.answer/1`."""
+        from attnscope.answers.document import record
+
+        return record(self)

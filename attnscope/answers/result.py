@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnscope.answers.prompt import PatchedPicture, Segment
-from attnscope.document.result import Check, Result
+from attnscope.document.result import Check, TensorResult
 from attnscope.models.tokens import Token
 from attnscope.text import shortened
 from attnscope.units import counted, listed
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from attnscope.document.blocks import Block
+    from attnscope.document.tensor_file import Tensors
 
 
 @dataclass(repr=False)
-class Answer(Result):
+class Answer(TensorResult):
     """What a model read while it wrote an answer: a row of weights for each token of the answer.
 
     The row that wrote the token at position t is that of query t − 1: the last position of the prompt
@@ -31,6 +32,7 @@ class Answer(Result):
         tokens: the keys: of the prompt, followed by those of the answer; of `cross`, what the encoder
             read.
         written: the tokens of the answer.
+        ids: their ids.
         first: the position of the first of them.
         queries: the position of the query of each row: t − 1, or t for rows of reading.
         layers, heads: the indices that are pooled; every layer with attention, unless some are
@@ -76,12 +78,17 @@ class Answer(Result):
     query: int | None = None
     checks: list[Check] | None = None
     notices: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
 
     @property
     def summary(self) -> str:
         """What it is, on one line, without its class."""
         parts = [counted(len(self.written), "token"), counted(len(self.segments), "segment")]
         return f"{shortened(self.model)}: {listed(parts)}"
+
+    def tensors(self) -> Tensors:
+        """Return the pooled weights and the sums over segments."""
+        return {"weights": (self.weights, "float32"), "sums": (self.sums, "float32")}
 
     def document(self) -> list[Block]:
         """Build the blocks of what is shown of the answer."""

@@ -19,30 +19,36 @@ class LoadedModel(WithoutFiles):
         module: the model, as transformers loads it.
         tokenizer: its tokenizer, if the user passed one.
         image_processor: its image processor, if the user passed one.
+        processor: its processor of texts and pictures, or of recordings, if the user passed one.
     """
 
     module: Any = field(default=None, repr=False, compare=False)
     tokenizer: Any = field(default=None, repr=False, compare=False)
     image_processor: Any = field(default=None, repr=False, compare=False)
+    processor: Any = field(default=None, repr=False, compare=False)
 
     def config(self) -> dict[str, Any]:
         """Return the model's configuration, as its config.json would contain it."""
         return self.module.config.to_dict()
 
 
-def find_model(model: Any = None, tokenizer: Any = None, image_processor: Any = None) -> Checkpoint:
+def find_model(
+    model: Any = None, tokenizer: Any = None, image_processor: Any = None, processor: Any = None
+) -> Checkpoint:
     """Find a model by its name or folder, or wrap one that is already loaded.
 
     Args:
         model: any argument of `find_checkpoint`, a `Checkpoint`, or a model loaded with transformers.
-        tokenizer, image_processor: those of a loaded model; a model found by name has its own.
+        tokenizer, image_processor, processor: those of a loaded model; a model found by name has its
+            own. A processor has a tokenizer.
 
     Raises:
         ModelError: there is no such model.
         OptionError: the object is not a transformers model, or a name is combined with a tokenizer.
     """
     if model is None or isinstance(model, (str, Path, Checkpoint)):
-        for name, value in (("tokenizer", tokenizer), ("image_processor", image_processor)):
+        given = {"tokenizer": tokenizer, "image_processor": image_processor, "processor": processor}
+        for name, value in given.items():
             if value is not None:
                 raise OptionError(
                     f"{name}= is for a loaded model, but this one is given by name.",
@@ -57,4 +63,5 @@ def find_model(model: Any = None, tokenizer: Any = None, image_processor: Any = 
             hint="AutoModel.from_pretrained(…)",
         )
     name = getattr(module.config, "_name_or_path", None) or class_name(module)
-    return LoadedModel(str(name), None, module, tokenizer, image_processor)
+    tokenizer = getattr(processor, "tokenizer", None) if tokenizer is None else tokenizer
+    return LoadedModel(str(name), None, module, tokenizer, image_processor, processor)

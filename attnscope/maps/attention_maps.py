@@ -13,12 +13,12 @@ from attnscope.checkpoints.indices import Indices
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError, OptionError
 from attnscope.maps.options import HeadOptions, MapRun, ShownOptions
-from attnscope.maps.query import query_position
 from attnscope.maps.request import MapRequest
 from attnscope.models.heads.result import HeadTable
 from attnscope.models.maps.numbers import VALUE_WEIGHTED
 from attnscope.models.maps.result import AttentionMaps
 from attnscope.models.options import ReadOptions
+from attnscope.models.query import query_position
 from attnscope.models.read_inputs import read_inputs
 from attnscope.observe.trace import Trace
 from attnscope.options import group_of

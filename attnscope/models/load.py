@@ -269,6 +269,33 @@ def _is_utf_8(path: object) -> bool:
     return True
 
 
+def load_processor(checkpoint: Checkpoint) -> Any:
+    """Load the model's processor, which turns a text with pictures, or a recording, into inputs.
+
+    Raises:
+        ModelError: it has none, or a package that it needs is not installed.
+    """
+    if isinstance(checkpoint, LoadedModel):
+        if checkpoint.processor is None:
+            raise ModelError(
+                f"{checkpoint.name} was given without a processor, which prepares its inputs.",
+                hint="processor=AutoProcessor.from_pretrained(…)",
+            )
+        return checkpoint.processor
+    try:
+        from transformers import AutoProcessor
+
+        return _from_cache_or_hub(AutoProcessor.from_pretrained, checkpoint, IMAGES)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(
+            f"{checkpoint.name} has no processor that can be loaded (processor_config.json,"
+            f" preprocessor_config.json): {first_line(error).rstrip('.')}.",
+            hint="AutoProcessor.from_pretrained(…).save_pretrained(FOLDER) puts one beside the weights",
+        ) from error
+
+
 def load_image_processor(checkpoint: Checkpoint) -> Any:
     """Load the model's image processor, which crops and resizes images.
 

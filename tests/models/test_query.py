@@ -4,7 +4,7 @@ import pytest
 
 from attnscope import attention_maps
 from attnscope.errors import OptionError
-from attnscope.maps.query import query_position
+from attnscope.models.query import query_position
 from attnscope.models.tokens import Token
 
 BERT = [Token(text) for text in ("[CLS]", "the", "em", "##ploy", "##ee", "saw", "the", "Cat", "[SEP]")]

@@ -1,0 +1,455 @@
+"""Let a model answer, and collect what it reads while it writes: `attnscope.answer`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.answers.options import TOKENS, PoolOf, Rows
+from attnscope.answers.prompt import Prompt, Segment
+from attnscope.answers.result import Answer
+from attnscope.checkpoints.indices import Indices, parse_indices
+from attnscope.checkpoints.loaded import find_model
+from attnscope.document.result import Check
+from attnscope.errors import ModelError, OptionError
+from attnscope.models.query import query_position
+from attnscope.models.tokens import Token
+from attnscope.options import one_of
+from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
+
+if TYPE_CHECKING:
+    from attnscope.answers.sums import RowSums
+    from attnscope.checkpoints.checkpoint import Checkpoint
+    from attnscope.models.written_rows import WrittenText
+
+LARGEST = 2**24
+"""The most weights of single layers that are kept for a page: 64 MiB of float32."""
+
+
+def answer(
+    model: Any = None,
+    text: str | None = None,
+    *,
+    image: Any = None,
+    video: Any = None,
+    messages: Any = None,
+    file: str | Path | None = None,
+    replay: Any = None,
+    generate: int | None = None,
+    segments: str | dict[str, Any] | None = None,
+    by: str | None = None,
+    rows: str = "writing",
+    layers: Indices = None,
+    heads: Indices = None,
+    stack: str | None = None,
+    pool: str = "mean",
+    query: int | str | None = None,
+    grid: str | None = None,
+    truncate: bool = False,
+    verify: bool = False,
+    page: bool = False,
+    tokenizer: Any = None,
+    processor: Any = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> Answer:
+    """Let a model answer, and return what it reads while it writes, as `attnscope model` shows it.
+
+    For example::
+
+        answer = attnscope.answer("llava-hf/llava-1.5-7b-hf", "What is on the sofa?", image="cat.jpg")
+        answer.weights  # n_row n_K: a row for each token of the answer
+        answer.save("answer.html")
+        attnscope.answer(model, messages=chat, tokenizer=tokenizer, by="segment", generate=200)
+
+    Args:
+        model: `minilm`, a folder, a hub name, or a model that transformers has loaded.
+        text: the prompt; a question about the pictures, if there are some.
+        image, video: files or pillow images, one or several.
+        messages: a chat, `[{"role": …, "content": …}, …]` or a file of it, instead of `text`.
+        file: a file to read as the text.
+        replay: what a server returned for the prompt: a file, or its content. The model is made to
+            write the same tokens.
+        generate: the most tokens to write; None: 20. The model writes greedily.
+        segments: named parts of the prompt, as `--segments` has them; or by name, character ranges or
+            texts that occur once.
+        by: `segment`: show the sums over segments.
+        rows: `writing`: the row of a token at position t is that of query t − 1, which wrote it;
+            `reading`: that of query t.
+        layers, heads: the indices that are pooled: an index, several, a range, or `"0-3"`; None: all.
+        stack: the stack of layers, if several write: `decoder` or `cross`.
+        pool: `mean` or `max` over layers and heads.
+        query: the token of the answer that is shown alone: its position, or its text.
+        grid: the grid of patches, `"24x24"`, for a model whose geometry is not known.
+        truncate: truncate a text that is too long.
+        verify: compare the rows with those of the model's own eager attention.
+        page: collect each layer's weights, too, which a page shows.
+        tokenizer, processor: those of a loaded model.
+        dtype: `float32`, `bfloat16`, `float16` or `float64`; None: as stored, or loaded.
+        device: the device to run on; a loaded model stays on its own, unless this is not `cpu`.
+        progress: called with the progress of the work.
+
+    Returns:
+        The tokens of the answer, a row of pooled weights for each, and for each head their sums over
+        segments.
+
+    Raises:
+        OptionError: options contradict each other, or the model does not support them.
+        ModelError: there is no such model, layer or head; its attention cannot be observed; or where
+            its patches are is not known.
+        FileError: a file cannot be read.
+    """
+    request = _Request(
+        text=text,
+        pictures=_several(image),
+        videos=_several(video),
+        messages=messages,
+        file=None if file is None else Path(file),
+        replay=replay,
+        n=generate,
+        segments=segments,
+        by_segment=by is not None,
+        rows=one_of(Rows, "--rows", rows) or Rows.WRITING,
+        layers=parse_indices("--layer", layers),
+        heads=parse_indices("--head", heads),
+        stack=stack,
+        pool=one_of(PoolOf, "--pool", pool) or PoolOf.MEAN,
+        query=query,
+        grid=grid,
+        truncate=truncate,
+        verify=verify,
+        page=page,
+        dtype=dtype,
+        device=device,
+    )
+    if by not in (None, "segment"):
+        raise OptionError(f"--by is {by!r}.", hint="--by segment")
+    request.check()
+    return _answer(request, find_model(model, tokenizer, processor=processor), progress)
+
+
+def _several(value: Any) -> list[Any]:
+    """Return one or several files or pictures as a list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The arguments of one call, after they were checked."""
+
+    text: str | None
+    pictures: list[Any]
+    videos: list[Any]
+    messages: Any
+    file: Path | None
+    replay: Any
+    n: int | None
+    segments: str | dict[str, Any] | None
+    by_segment: bool
+    rows: Rows
+    layers: list[int] | None
+    heads: list[int] | None
+    stack: str | None
+    pool: PoolOf
+    query: int | str | None
+    grid: str | None
+    truncate: bool
+    verify: bool
+    page: bool
+    dtype: str | None
+    device: str
+
+    def check(self) -> None:
+        """Raise an OptionError for mistakes that need no model to be known."""
+        from attnscope.process.devices import check_device_name
+
+        prompts = {"--text": self.text, "--file": self.file, "--messages": self.messages}
+        named = [name for name, value in prompts.items() if value is not None]
+        if len(named) > 1:
+            raise OptionError(
+                f"{' and '.join(named)} cannot be combined: give one prompt.", hint=" or ".join(named)
+            )
+        if not named and self.replay is None:
+            raise OptionError("there is no prompt.", hint='--text "…", --messages FILE or --replay FILE')
+        if self.n is not None and self.replay is not None:
+            raise OptionError(
+                "--replay holds the answer, and --generate writes one.", hint="one of them"
+            )
+        if self.n is not None and self.n < 1:
+            raise OptionError(f"--generate is {self.n}, but must be 1 or more.")
+        if self.grid is not None and not self.pictures:
+            raise OptionError("--grid is that of a picture, and there is none.", hint="--image FILE")
+        if self.device.startswith("meta"):
+            raise OptionError("--device meta computes no values, and rows of attention need values.")
+        check_device_name(self.device)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A model that is ready to write, and what it reads."""
+
+    checkpoint: Checkpoint
+    model: Any
+    prompt: Prompt
+    stack: str
+
+
+def _answer(request: _Request, checkpoint: Checkpoint, progress: Progress) -> Answer:
+    """Load a model, let it write, and collect its rows."""
+    from attnscope.models.load import device_of
+    from attnscope.process.devices import kept_random_state
+    from attnscope.process.memory import check_imports, return_freed_memory
+    from attnscope.process.verbosity import kept_verbosity
+
+    check_imports(transformers=True)
+    return_freed_memory()
+    with kept_verbosity(), kept_random_state(device_of(checkpoint, request.device)):
+        run = _load(request, checkpoint, progress)
+        with stage(progress, f"running {checkpoint.name} …"):
+            return _collect(request, run, progress)
+
+
+def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run:
+    """Read the prompt, and load the model."""
+    from attnscope.models.load import device_of, load_config, load_model
+    from attnscope.models.weights_fit import check_weights_fit
+    from attnscope.process.devices import check_device
+
+    with stage(progress, f"loading {checkpoint.name} …"), without_garbage_collection():
+        config = load_config(checkpoint)
+        device = device_of(checkpoint, request.device)
+        check_device(device)
+        prompt = _read(request, checkpoint, config)
+        check_weights_fit(checkpoint, config, request.dtype, device)
+        model = load_model(checkpoint, config, dtype=request.dtype, device=device, generates=True)
+        prompt.inputs = {
+            name: value.to(device) if hasattr(value, "to") else value
+            for name, value in prompt.inputs.items()
+        }
+    return _Run(checkpoint, model, prompt, _stack(request, checkpoint, model.config))
+
+
+def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
+    """Build the prompt that the options name."""
+    from attnscope.models.text_file import text_of_file
+    from attnscope.models.tokenize import max_tokens, read_text
+
+    text, name = request.text or "", "--text"
+    if request.file is not None:
+        text = text_of_file(request.file, max_tokens(config), truncate=request.truncate)
+        name = f"--file {request.file}"
+    reading = read_text(checkpoint, config, text, name=name, truncate=request.truncate)
+    n_token = len(reading.source)
+    return Prompt(
+        reading.inputs,
+        reading.source,
+        [Segment("text", ((0, n_token),))],
+        tokenizer=reading.tokenizer,
+        notices=reading.notices,
+    )
+
+
+def _stack(request: _Request, checkpoint: Checkpoint, config: Any) -> str:
+    """Return the stack whose rows are shown.
+
+    Raises:
+        OptionError: it does not write.
+    """
+    from attnscope.models.layers import has_towers
+
+    if config.is_encoder_decoder:
+        writes = ["cross", "decoder"]
+    else:
+        writes = ["text" if has_towers(config) else "self"]
+    if request.stack not in (None, *writes):
+        raise OptionError(
+            f"--stack {request.stack} of {checkpoint.name} does not write.",
+            hint=f"--stack {' or '.join(writes)}",
+        )
+    return request.stack or writes[0]
+
+
+def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
+    """Let the model write, and return the rows that are shown."""
+    from attnscope.answers.sums import sink_patches
+    from attnscope.models.tokenize import tokens_of
+    from attnscope.models.written_rows import UnexplainedWeightsError
+
+    prompt, notices = run.prompt, list(run.prompt.notices)
+    segments = _segments(request, run)
+    try:
+        sums, text = _write(request, run, segments, progress)
+    except UnexplainedWeightsError as error:
+        notices.append(f"{str(error).rstrip('.')}. These rows are from its own eager attention.")
+        sums, text = _write(request, run, segments, progress, eager=True)
+    if not text.ids:
+        raise ModelError(
+            f"{run.checkpoint.name} wrote nothing but the end of the text, which no query reads.",
+            hint="--rows writing",
+        )
+    n_row, before = len(text.ids), 1 if request.rows is Rows.WRITING else 0
+    crosses = run.stack == "cross"
+    n_K = len(prompt.tokens) if crosses else text.first + n_row
+    weights, of_segments, of_layers = sums.numbers(n_row, n_K)
+    written = tokens_of(prompt.tokenizer, text.ids, generated=True)
+    own = [] if crosses else written
+    if run.stack == "decoder":
+        own = [*tokens_of(prompt.tokenizer, _start(run)), *written]
+    answer = Answer(
+        model=run.checkpoint.name,
+        stack=run.stack,
+        n_layer=text.n_layer,
+        n_head=max(text.n_head.values()),
+        tokens=own if run.stack == "decoder" else [*prompt.tokens, *own],
+        written=written,
+        ids=text.ids,
+        first=text.first,
+        queries=[text.first + row - before for row in range(n_row)],
+        layers=sorted({layer for layer, _ in sums.sums}),
+        heads=sorted({head for _, head in sums.sums}),
+        pool=request.pool,
+        weights=weights,
+        sums=of_segments,
+        segments=[_within(segment, n_K) for segment in segments],
+        pictures=[] if run.stack == "decoder" else prompt.pictures,
+        log_probabilities=text.log_probabilities,
+        of_layers=of_layers,
+        by_segment=request.by_segment,
+        notices=notices,
+    )
+    patches = [patch.position for picture in answer.pictures for patch in picture.patches]
+    answer.sinks = [0, *sink_patches(weights, patches)] if n_row else []
+    answer.query = _row(request.query, answer)
+    if request.verify:
+        answer.checks = [_verified(request, run, segments, answer, progress)]
+    return answer
+
+
+def _row(query: int | str | None, answer: Answer) -> int | None:
+    """Return the row of a token of the answer, given by its position or its text.
+
+    Raises:
+        OptionError: there is no such token, or several.
+    """
+    first, end = answer.first, answer.first + len(answer.written)
+    position = query_position(query, [Token("")] * first + answer.written)
+    if position is not None and not first <= position < end:
+        raise OptionError(
+            f"there is no token {position} in the answer: its tokens are {first} to {end - 1}.",
+            hint=f"--query {first}",
+        )
+    return None if position is None else position - first
+
+
+def _start(run: _Run) -> list[int]:
+    """Return the ids with which a decoder begins."""
+    given = run.prompt.inputs.get("decoder_input_ids")
+    if given is not None:
+        return list(given[0].tolist())
+    settings = run.model.generation_config
+    start = settings.decoder_start_token_id
+    return [settings.bos_token_id if start is None else start]
+
+
+def _segments(request: _Request, run: _Run) -> list[Segment]:
+    """Return the segments of all keys: those of the prompt, what is in none of them, and the answer."""
+    prompt, n_prompt = run.prompt, len(run.prompt.tokens)
+    if run.stack == "decoder":
+        n_start = len(_start(run))
+        return [
+            Segment("start", ((0, n_start),)),
+            Segment("answer", ((n_start, _longest(request, run)),)),
+        ]
+    segments = list(prompt.segments)
+    covered = {i for segment in segments for i in segment.positions}
+    others = [(i, i + 1) for i in range(n_prompt) if i not in covered]
+    if others:
+        segments.append(Segment("other", tuple(others)))
+    if run.stack != "cross":
+        segments.append(Segment("answer", ((n_prompt, _longest(request, run)),)))
+    return segments
+
+
+def _longest(request: _Request, run: _Run) -> int:
+    """Return the largest number of keys."""
+    n_prompt = len(_start(run)) if run.stack == "decoder" else len(run.prompt.tokens)
+    return n_prompt + (0 if run.stack == "cross" else _n_write(request, run.prompt) + 1)
+
+
+def _n_write(request: _Request, prompt: Prompt) -> int:
+    return len(prompt.answer) if prompt.answer is not None else request.n or TOKENS
+
+
+def _within(segment: Segment, n_K: int) -> Segment:
+    """Return a segment without positions that were not written."""
+    spans = [(first, min(end, n_K)) for first, end in segment.spans]
+    return replace(segment, spans=tuple((first, end) for first, end in spans if first < end))
+
+
+def _write(
+    request: _Request,
+    run: _Run,
+    segments: list[Segment],
+    progress: Progress,
+    *,
+    given: list[int] | None = None,
+    eager: bool = False,
+) -> tuple[RowSums, WrittenText]:
+    """Let the model write once, and sum its rows.
+
+    Args:
+        given: the ids that it is made to write; None: as requested.
+        eager: whether to take the weights of its eager attention.
+    """
+    from attnscope.answers.sums import RowSums
+    from attnscope.models.written_rows import write
+
+    prompt, name = run.prompt, run.checkpoint.name
+    given = prompt.answer if given is None else given
+    n = _n_write(request, prompt)
+    first = len(_start(run)) if run.model.config.is_encoder_decoder else len(prompt.tokens)
+    n_K = _longest(request, run)
+    n_layer = getattr(run.model.config.get_text_config(), "num_hidden_layers", 1)
+    of_layers = request.page and n_layer * n * n_K <= LARGEST
+    before = 1 if request.rows is Rows.WRITING else 0
+    sums = RowSums(first - before, n + 1, n_K, segments, request.pool, of_layers=of_layers)
+    text = write(
+        run.checkpoint,
+        run.model,
+        prompt.inputs,
+        sums.add,
+        stack=run.stack,
+        n=n,
+        answer=given,
+        reading=request.rows is Rows.READING,
+        layers=request.layers,
+        heads=request.heads,
+        eager=eager,
+        progress=lambda done: progress(f"{name} writes {done} …"),
+    )
+    return sums, text
+
+
+TOLERANCE = 1e-5
+"""The tolerance for weights in float32, since rounding errors accumulate over layers."""
+
+
+def _verified(
+    request: _Request, run: _Run, segments: list[Segment], answer: Answer, progress: Progress
+) -> Check:
+    """Compare the rows with those of the model's own eager attention, which writes the same tokens."""
+    import numpy as np
+    import torch
+
+    sums, _ = _write(request, run, segments, progress, given=answer.ids, eager=True)
+    weights, of_segments, _ = sums.numbers(len(answer.ids), answer.weights.shape[1])
+    eps = torch.finfo(run.model.dtype).eps
+    narrow = eps > torch.finfo(torch.float32).eps
+    note = "the model rounds its scores: --dtype float32 is precise" if narrow else ""
+    pairs = [(weights, answer.weights), (of_segments, answer.sums)]
+    difference = max(float(np.nanmax(np.abs(one - other))) for one, other in pairs)
+    return Check.within("rows = eager's", difference, 16 * eps if narrow else TOLERANCE, note)

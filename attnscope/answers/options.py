@@ -1,0 +1,74 @@
+"""Options of `attnscope.answer`: what a model reads and writes, and which rows are shown.
+
+In Python, `messages` and `replay` may be lists and dicts, and `segments` a dict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+
+from attnscope.options import option
+
+TOKENS = 20
+"""The number of tokens that a model writes unless `--generate` says otherwise."""
+
+
+class Rows(StrEnum):
+    """Which query's row stands for a token of the answer: the one that wrote it, or its own."""
+
+    WRITING = "writing"
+    READING = "reading"
+
+
+class By(StrEnum):
+    """What weights are summed over."""
+
+    SEGMENT = "segment"
+
+
+class PoolOf(StrEnum):
+    """How the weights of several layers and heads are pooled."""
+
+    MEAN = "mean"
+    MAX = "max"
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """What a model reads and writes, and how the answer is shown."""
+
+    PANEL = "Answer"
+
+    messages: Path | None = option(
+        "A chat: .json with messages of role and content, and tools, documents.",
+        metavar="FILE",
+        common=True,
+    )
+    replay: Path | None = option(
+        "An answer that vLLM, llama.cpp or another server returned: .json.", metavar="FILE", common=True
+    )
+    audio: Path | None = option("A recording, for a model that reads speech.", metavar="FILE")
+    video: list[Path] | None = option("A video, for a model that reads them.", metavar="FILE")
+    by: By | None = option(
+        "segment: sum the weights over the parts of the prompt.", metavar="segment", common=True
+    )
+    segments: str | None = option(
+        "Parts of the prompt: 'docs=[1],[2]', 'name=/regex/' or 'name=10-250'; several with ;.",
+        metavar="NAME=…",
+        common=True,
+    )
+    rows: Rows | None = option(
+        "The row of a token: writing (of the query before it) or reading (its own).",
+        metavar="NAME",
+        shown="writing",
+    )
+    grid: str | None = option(
+        "The grid of patches, for a model that attnscope does not know: 24x24.", metavar="ROWSxCOLUMNS"
+    )
+
+    @property
+    def flags(self) -> dict[str, object]:
+        """The options that are set, by their flags."""
+        return {f"--{each.name}": getattr(self, each.name) for each in fields(self)}

@@ -1,0 +1,363 @@
+"""Record which keys a model reads while it writes: the row of weights that wrote each token.
+
+A token at position t is written by the query at position t − 1: the last query of the prompt writes the
+first token. While the model generates, a hook keeps that query of each layer and the output of its
+attention, which take little memory. Rows of weights are computed from them when all is written, with the
+keys that are in the model's cache anyway. Where a layer's keys are not kept, such as behind a sliding
+window, the row is computed at once. So the n × n weights of the prompt are never needed.
+
+As everywhere, rows are checked: multiplied with the values, they have to give what the model's own
+attention put out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.checkpoints.indices import check_indices
+from attnscope.errors import ModelError, OptionError
+from attnscope.models.attention_hook import AttentionCall, observing
+from attnscope.models.layers import layer_of, stack_of
+from attnscope.models.load import as_model_error, switched_attention
+from attnscope.models.tokenize import max_tokens
+from attnscope.models.tolerance import weights_of
+from attnscope.models.validate import check_rows
+
+if TYPE_CHECKING:
+    import torch
+
+AT_ONCE = 2**24
+"""The number of weights, or of elements of keys, that are computed at once: 64 MiB of float32."""
+
+
+class UnexplainedWeightsError(ModelError):
+    """Captured queries, keys and values do not reproduce the output of a model's attention."""
+
+
+@dataclass(frozen=True)
+class WeightRows:
+    """Weights of some heads of one layer.
+
+    Attributes:
+        layer: the layer's index.
+        heads: the indices of its heads.
+        queries: the positions of the queries.
+        first_key: the position of the first key; those before it have no weight.
+        weights: `n_head n_Q n_K` in float32, after the softmax.
+    """
+
+    layer: int
+    heads: list[int]
+    queries: list[int]
+    first_key: int
+    weights: torch.Tensor
+
+
+@dataclass
+class WrittenText:
+    """What a model wrote.
+
+    Attributes:
+        ids: the ids of its tokens.
+        first: the position of the first of them.
+        log_probabilities: of each, natural logarithm, before penalties of the generation.
+        n_layer: the number of layers of the stack.
+        n_head: the number of heads of each layer whose attention ran, by index.
+    """
+
+    ids: list[int]
+    first: int
+    log_probabilities: list[float]
+    n_layer: int
+    n_head: dict[int, int]
+
+
+@dataclass
+class _Pending:
+    """Rows of a layer that are computed when all is written.
+
+    Attributes:
+        queries: their positions.
+        calls: for each, the layer's call, restricted to the query; all but the last without keys.
+    """
+
+    queries: list[int] = field(default_factory=list)
+    calls: list[AttentionCall] = field(default_factory=list)
+
+
+class RowRecorder:
+    """Records the rows of queries while a model runs forward, step by step.
+
+    Args:
+        name: the model's name in messages.
+        model: as transformers loads it.
+        stack: the stack whose attention is recorded.
+        first_query: the position of the first query that is recorded.
+        consume: called with rows, of each layer and head once for each query.
+        layers, heads: the indices that are recorded; None: all.
+        eager: whether to take the weights that the model's own eager attention returns.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        stack: str,
+        first_query: int,
+        consume: Callable[[WeightRows], None],
+        layers: Collection[int] | None = None,
+        heads: Collection[int] | None = None,
+        *,
+        eager: bool = False,
+    ) -> None:
+        self.name, self.model, self.stack, self.first_query = name, model, stack, first_query
+        self.consume, self.layers, self.heads, self.eager = consume, layers, heads, eager
+        self.n_layer, self.n_head = 0, {}  # type: int, dict[int, int]
+        self.cache: Any = None
+        self._position = 0  # of the first query of this step
+        self._in_step: dict[int, int] = {}  # the number of queries, by layers that ran in this step
+        self._pending: dict[int, _Pending] = {}
+
+    def begin_step(self, cache: Any) -> None:
+        """Begin the next forward pass of the model.
+
+        Args:
+            cache: the model's cache of keys and values; None: it has none.
+        """
+        self._position += next(iter(self._in_step.values()), 0)
+        self._in_step, self.cache = {}, cache
+
+    def see(self, call: AttentionCall) -> None:
+        """Record the rows of one layer's attention.
+
+        Raises:
+            ModelError: the layer attends more than once in a step, or to several sequences.
+        """
+        config = self.model.config
+        if stack_of(call.path, config, cross=call.cross) != self.stack:
+            return
+        known = [(self.stack, each) for each in self._in_step]
+        layer, self.n_layer = layer_of(self.model, self.stack, call.path, known)
+        if layer in self._in_step or call.query.shape[0] != 1:
+            why = "more than once" if layer in self._in_step else "in several sequences"
+            raise UnexplainedWeightsError(f"layer {layer} of {self.name} attends {why} in one step.")
+        n_Q = call.query.shape[2]
+        self._in_step[layer], self.n_head[layer] = n_Q, call.n_head
+        if self.layers is not None and layer not in self.layers:
+            return
+        queries = [i for i in range(self._position, self._position + n_Q) if i >= self.first_query]
+        if not queries:
+            return
+        of_rows = self._restricted(call, n_Q - len(queries))
+        if len(queries) == 1 and not self.eager and self._is_kept(of_rows, layer, queries[0]):
+            pending = self._pending.setdefault(layer, _Pending())
+            if pending.calls:
+                last = pending.calls[-1]
+                empty = last.key[:, :, :0]
+                pending.calls[-1] = replace(last, key=empty, value=empty)
+            pending.queries += queries
+            pending.calls.append(replace(of_rows, mask=None))
+        else:
+            self._compute(of_rows, layer, queries)
+
+    def finish(self) -> None:
+        """Compute all rows that are pending."""
+        import torch
+
+        for layer, pending in self._pending.items():
+            last = pending.calls[-1]
+            n_K = last.key.shape[2]
+            queries = torch.tensor(pending.queries, device=last.key.device)
+            keys = torch.arange(n_K, device=last.key.device)
+            visible = None if last.cross else keys <= queries[:, None]
+            joined = replace(
+                last,
+                query=torch.cat([call.query for call in pending.calls], 2),
+                output=torch.cat([call.output for call in pending.calls], 1),
+                mask=visible,
+            )
+            self._compute(joined, layer, pending.queries)
+        self._pending.clear()
+
+    def _restricted(self, call: AttentionCall, first: int) -> AttentionCall:
+        """Return a call restricted to its queries from an index on, which hold no others in memory."""
+        n_Q, n_K = call.query.shape[2], call.key.shape[2]
+
+        def rows(x: torch.Tensor | None) -> torch.Tensor | None:
+            """Select the rows of what broadcasts to the scores."""
+            return x if x is None or x.dim() < 2 or x.shape[-2] != n_Q else x[..., first:, :]
+
+        import torch
+
+        mask = rows(call.mask)
+        if call.mask is None and call.causal and n_Q - first > 1:
+            ones = torch.ones(n_Q - first, n_K, dtype=torch.bool, device=call.key.device)
+            mask = ones.tril(n_K - (n_Q - first))
+        return replace(
+            call,
+            query=call.query[:, :, first:].clone(),
+            output=call.output[:, first:].clone(),
+            mask=mask,
+            causal=False,
+            position_bias=rows(call.position_bias),
+            sinks=rows(call.sinks),
+            weights=None if call.weights is None else call.weights[:, :, first:],
+        )
+
+    def _is_kept(self, call: AttentionCall, layer: int, query: int) -> bool:
+        """Check whether the row can be computed later: the cache keeps its keys, and all are visible."""
+        import torch
+
+        if call.position_bias is not None or (call.sinks is not None and call.sinks.dim() > 1):
+            return False
+        if not call.cross and call.key.shape[2] != query + 1:
+            return False
+        cache = self.cache
+        if hasattr(cache, "self_attention_cache"):
+            cache = cache.cross_attention_cache if call.cross else cache.self_attention_cache
+        layers = getattr(cache, "layers", ())
+        kept = getattr(layers[layer], "keys", None) if layer < len(layers) else None
+        if not isinstance(kept, torch.Tensor) or kept.data_ptr() != call.key.data_ptr():
+            return False
+        mask = call.mask
+        return mask is None or bool((mask if mask.dtype == torch.bool else mask >= 0).all())
+
+    def _compute(self, call: AttentionCall, layer: int, queries: list[int]) -> None:
+        """Compute and pass on some rows of a layer, a few heads at a time.
+
+        Raises:
+            UnexplainedWeightsError: multiplied with the values, they do not give the model's output.
+        """
+        n_K, d_K = call.key.shape[2:]
+        heads = [head for head in range(call.n_head) if self.heads is None or head in self.heads]
+        first_key = 0 if call.cross else max(0, queries[-1] + 1 - n_K)
+        sinks, kind = call.sinks is not None, type(self.model).__name__
+        at_once = max(1, AT_ONCE // (n_K * max(len(queries), d_K)))
+        for first in range(0, len(heads), at_once):
+            part = heads[first : first + at_once]
+            if self.eager and call.weights is not None:
+                weights = call.weights[0, part].float()
+            elif self.eager:
+                raise ModelError(f"{self.name} ({kind}) returns no weights of its eager attention.")
+            else:
+                weights, difference, tolerance = weights_of(call, part)
+                if not difference <= tolerance:
+                    raise UnexplainedWeightsError(
+                        f"the captured inputs of {self.name}'s attention do not reproduce its output:"
+                        f" in layer {layer} they differ by {difference:.2g}."
+                    )
+            check_rows(weights, self.name, kind, layer, self.stack, sinks=sinks)
+            self.consume(WeightRows(layer, part, queries, first_key, weights))
+
+
+def write(
+    checkpoint: Checkpoint,
+    model: Any,
+    inputs: dict[str, Any],
+    consume: Callable[[WeightRows], None],
+    *,
+    stack: str,
+    n: int | None = None,
+    answer: list[int] | None = None,
+    reading: bool = False,
+    layers: Collection[int] | None = None,
+    heads: Collection[int] | None = None,
+    eager: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> WrittenText:
+    """Let a model write, greedily, and record the rows of weights that wrote each token.
+
+    Args:
+        checkpoint: the model's checkpoint, for messages.
+        model: as `load_model` returned it.
+        inputs: its arguments, one sequence, on its device.
+        consume: called with the rows: each layer, head and query once, in any order.
+        stack: the stack whose attention is recorded.
+        n: the most tokens to write; fewer, if the text ends earlier.
+        answer: the ids of a given text, which the model is made to write; instead of `n`.
+        reading: whether to record the row of each token's own query, which reads it, instead of the
+            row that wrote it. The token that ends a text is not read, so it is left out.
+        layers, heads: the indices that are recorded; None: all.
+        eager: whether to take the weights that the model's own eager attention returns.
+        progress: called with what has been done.
+
+    Raises:
+        OptionError: the sequence would exceed the model's limit.
+        UnexplainedWeightsError: the weights cannot be computed from what the hook captures.
+        ModelError: transformers cannot run it, its attention cannot be observed, or it has no such
+            layer or head.
+    """
+    import torch
+    from transformers import LogitsProcessor, LogitsProcessorList
+
+    name = checkpoint.name
+    of_decoder = model.config.is_encoder_decoder
+    begins = inputs.get("decoder_input_ids" if of_decoder else "input_ids")
+    most, n_prompt = max_tokens(model.config), 1 if begins is None else begins.shape[1]
+    n_write = n or 1 if answer is None else len(answer)
+    if most is not None and n_prompt + n_write > most:
+        raise OptionError(
+            f"{n_prompt:,} tokens and {n_write:,} more make {n_prompt + n_write:,}, and {name} takes"
+            f" {most:,}.",
+            hint=f"--generate {most - n_prompt}" if most > n_prompt else "a shorter text",
+        )
+    recorder = RowRecorder(
+        name, model, stack, n_prompt - (not reading), consume, layers, heads, eager=eager
+    )
+    log_probabilities: list[float] = []
+    logits: list[torch.Tensor] = []
+
+    def score(token: int) -> None:
+        """Add the log-probability of a token that was written, from the logits of the step before."""
+        log_probabilities.append(float(logits.pop().float().log_softmax(-1)[token]))
+
+    def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        recorder.begin_step(kwargs.get("past_key_values"))
+        if logits:
+            score(int(kwargs["decoder_input_ids" if of_decoder else "input_ids"][0, -1]))
+            progress(f"token {len(log_probabilities)} of {n_write}")
+
+    def after(_: Any, args: tuple[Any, ...], output: Any) -> None:
+        logits.append(output.logits[0, -1])
+
+    class Given(LogitsProcessor):
+        """Leave the next token of the given answer as the only possible one."""
+
+        def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            assert answer is not None
+            token = answer[min(len(log_probabilities), n_write - 1)]
+            only = torch.tensor([token], device=scores.device)
+            return torch.full_like(scores, -torch.inf).index_fill(1, only, 0)
+
+    options: dict[str, Any] = {"max_new_tokens": n_write + reading}
+    if answer is not None:
+        options |= {"logits_processor": LogitsProcessorList([Given()]), "eos_token_id": -1}
+    model.config.use_cache = model.config.get_text_config().use_cache = True
+    with ExitStack() as hooks, torch.no_grad():
+        hooks.callback(model.register_forward_pre_hook(before, with_kwargs=True).remove)
+        hooks.callback(model.register_forward_hook(after).remove)
+        hooks.enter_context(as_model_error(checkpoint))
+        if eager:
+            hooks.enter_context(switched_attention(model, "eager"))
+        hooks.enter_context(observing(model, recorder.see))
+        written = model.generate(**inputs, **options, do_sample=False, num_beams=1, use_cache=True)
+        ids = written[0, n_prompt:].tolist()
+        score(ids[-1])
+        recorder.finish()
+    if not recorder.n_head:
+        raise ModelError(
+            f"{name} ({model.config.model_type}) does not call attention through transformers'"
+            " registry, so the rows that write tokens cannot be observed.",
+            hint='--text "…" --generate N, which shows whole maps',
+        )
+    n_head = {(stack, layer): n for layer, n in recorder.n_head.items()}
+    check_indices(
+        name, [stack], layers or [], heads or [], n_layer={stack: recorder.n_layer}, n_head=n_head
+    )
+    if reading:  # the last token was written, and no query has read it
+        del ids[-1], log_probabilities[-1]
+    return WrittenText(ids, n_prompt, log_probabilities, recorder.n_layer, recorder.n_head)

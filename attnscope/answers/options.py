@@ -57,7 +57,6 @@ class AnswerOptions:
     segments: str | None = option(
         "Parts of the prompt: 'docs=[1],[2]', 'name=/regex/' or 'name=10-250'; several with ;.",
         metavar="NAME=…",
-        common=True,
     )
     rows: Rows | None = option(
         "The row of a token: writing (of the query before it) or reading (its own).",
@@ -69,6 +68,6 @@ class AnswerOptions:
     )
 
     @property
-    def flags(self) -> dict[str, object]:
-        """The options that are set, by their flags."""
-        return {f"--{each.name}": getattr(self, each.name) for each in fields(self)}
+    def are_set(self) -> bool:
+        """Whether one of them is set, so that an answer is shown."""
+        return any(getattr(self, each.name) is not None for each in fields(self))

@@ -55,6 +55,10 @@ class Answer(TensorResult):
     """
 
     schema: ClassVar[str] = "answer"
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {
+        "weights": ("n_row", "n_K"),
+        "sums": ("n_layer", "n_head", "n_row", "n_segment"),
+    }
 
     model: str
     stack: str

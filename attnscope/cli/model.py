@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from attnscope.answers.options import AnswerOptions
 from attnscope.cli.options import FigureOptions, Format, ModelName, expanded
 from attnscope.cli.output import (
     Output,
@@ -20,7 +21,7 @@ from attnscope.errors import OptionError, warn_unused
 from attnscope.maps.options import HeadOptions, MapRun, ShownOptions
 from attnscope.maps.request import MapRequest
 from attnscope.models.options import ReadOptions
-from attnscope.options import option
+from attnscope.options import keywords, option, refuse
 from attnscope.suggestions import quoted
 
 if TYPE_CHECKING:
@@ -55,9 +56,7 @@ class ModelOptions:
         default=False,
         common=True,
     )
-    circuits: bool = option(
-        "Print the singular values of the head's QK and OV matrices.", default=False, common=True
-    )
+    circuits: bool = option("Print the singular values of the head's QK and OV matrices.", default=False)
     verify: bool = option(
         "Compare the weights or the maps with transformers; exit with status 1 if they differ.",
         default=False,
@@ -72,7 +71,6 @@ class ModelOutput(Output, FigureOptions):
     show: list[str] | None = option(
         'Print values: "W_Q[0,:5]", "attention[3]"; with --steps "scores[0,1]". Repeatable.',
         metavar="NAME[INDEX]",
-        common=True,
     )
 
 
@@ -83,10 +81,13 @@ def model(
     reads: ReadOptions,
     shown: ShownOptions,
     more: ModelOptions,
+    about: AnswerOptions,
     run: MapRun,
     output: ModelOutput,
 ) -> int:
     """Run `attnscope model` and return its exit status."""
+    if about.are_set or (reads.image and (reads.text is not None or reads.file is not None)):
+        return _show_answer(model, which, reads, shown, more, about, run, output)
     written = output.save or output.plot or output.page
     refuse_in_csv(output.format, {"--verify": more.verify})
     idle_force = [("--force", output.force and not written, "no file is written")]
@@ -187,6 +188,73 @@ def _show_weights(model: str | None, which: HeadOptions, output: ModelOutput, mo
     tensors = {each.name: (each.array, each.dtype) for each in result.weights}
     with written_first(lambda: output.write(tensors)):
         output.print(result, shown)
+    return exit_status(result.checks)
+
+
+# An answer.
+
+
+def _show_answer(
+    model: str | None,
+    which: HeadOptions,
+    reads: ReadOptions,
+    shown: ShownOptions,
+    more: ModelOptions,
+    about: AnswerOptions,
+    run: MapRun,
+    output: ModelOutput,
+) -> int:
+    """Let a model answer, and show what it reads while it writes; return the exit status."""
+    from attnscope.answers.answer import answer
+
+    of_maps = {
+        "--ids": reads.ids,
+        "--tokens": reads.tokens,
+        "--pair": reads.pair,
+        "--target": reads.target,
+        "--top": shown.top,
+        "--weigh": shown.weigh,
+        "--rollout": shown.rollout,
+        "--steps": more.steps,
+        "--circuits": more.circuits,
+        "--stats": output.stats,
+        "--memory": run.memory,
+    }
+    refuse(of_maps, "is for the maps of single heads, and this shows what an answer reads")
+    output.check([])
+    output.check_drawings("answer.html")
+    warn_unused([(shown.without_sink, "--without-sink", "sinks are left out of the colours anyway")])
+    with notices_shown(), shown_progress() as progress:
+        result = answer(
+            model,
+            reads.text,
+            image=reads.image,
+            file=reads.file,
+            generate=reads.generate,
+            truncate=reads.truncate,
+            **keywords(about),
+            layers=which.layers,
+            heads=which.heads,
+            stack=which.stack,
+            pool=shown.pool,
+            query=shown.query,
+            verify=more.verify,
+            page=output.page is not None,
+            dtype=run.dtype,
+            device=run.device,
+            progress=progress,
+        )
+    arrays = {name: array for name, (array, _) in result.tensors().items()}
+    output.check_selections(
+        {name: (array.shape, result.dims[name]) for name, array in arrays.items()}, "this answer"
+    )
+    values = output.shown(lambda name: (arrays[name], "float32", result.dims[name]))
+
+    def write() -> None:
+        draw(result, output.plot, output.page, lambda: (result.summary, ""), force=output.force)
+
+    with written_first(lambda: output.write(result.tensors(), result.metadata()), write):
+        output.print(result, values)
     return exit_status(result.checks)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
 
+    from attnscope.answers.result import Answer
     from attnscope.checkpoints.result import HeadWeights
     from attnscope.document.blocks import Block
     from attnscope.document.result import Check, Result
@@ -142,7 +143,10 @@ class Output(TableOptions):
         return self.shown(lambda name: (*trace[name].stored(), trace[name].dims))
 
     def print(
-        self, result: Trace | HeadWeights | AttentionMaps, shown: Sequence[Shown] = (), **parts: bool
+        self,
+        result: Trace | HeadWeights | AttentionMaps | Answer,
+        shown: Sequence[Shown] = (),
+        **parts: bool,
     ) -> None:
         """Print a result, and below it the selected values.
 

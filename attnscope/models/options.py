@@ -93,12 +93,18 @@ class ReadOptions:
     ids: str | None = ids_option()
     tokens: str | None = tokens_option()
     pair: str | None = option("The second text of a pair.", metavar="TEXT", common=True)
-    target: str | None = option(
-        "The decoder's text, for an encoder-decoder model.", metavar="TEXT", common=True
+    target: str | None = option("The decoder's text, for an encoder-decoder model.", metavar="TEXT")
+    image: list[Path] | None = option(
+        "An image, for a vision model; with --text, what its answer reads. Repeatable.",
+        metavar="FILE",
+        common=True,
     )
-    image: Path | None = option("An image, for a vision model.", metavar="FILE", common=True)
     generate: int | None = option(
-        "Generate N more tokens, and show what they attend to.", metavar="N", min=1, common=True
+        "Generate N more tokens, and show what they attend to.",
+        metavar="N",
+        min=1,
+        shown="20, if the answer is shown",
+        common=True,
     )
     truncate: bool = truncate_option()
 

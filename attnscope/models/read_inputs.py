@@ -25,7 +25,13 @@ def read_inputs(inputs: ReadOptions, checkpoint: Checkpoint, config: Any) -> Rea
 
     check_reads(checkpoint, config, "text" if inputs.image is None else "image")
     if inputs.image is not None:
-        return read_image(checkpoint, config, inputs.image)
+        images = inputs.image if isinstance(inputs.image, list) else [inputs.image]
+        if len(images) != 1:
+            raise OptionError(
+                f"a vision model reads one picture, and here are {len(images)}.",
+                hint='--image A.png --image B.png --text "…", for a model that answers',
+            )
+        return read_image(checkpoint, config, images[0])
     if inputs.target is not None and not config.is_encoder_decoder:
         raise OptionError(
             f"--target is for encoder-decoder models, and {checkpoint.name} ({config.model_type})"

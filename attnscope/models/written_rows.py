@@ -164,6 +164,32 @@ class RowRecorder:
         else:
             self._compute(of_rows, layer, queries)
 
+    def see_returned(self, output: Any) -> None:
+        """Record the rows of the weights that a model returned for all layers of this step.
+
+        Args:
+            output: the model's output; ignored if the layers' attention was seen in this step.
+
+        Raises:
+            ModelError: it holds no weights.
+        """
+        if self._in_step:
+            return
+        key = {"decoder": "decoder_attentions", "cross": "cross_attentions"}.get(
+            self.stack, "attentions"
+        )
+        returned = output.get(key) or ()
+        self.n_layer = len(returned)
+        for layer, weights in enumerate(returned):
+            if weights is None or weights.dim() != 4:
+                kind = type(self.model).__name__
+                raise ModelError(f"{self.name} ({kind}) returns no attention weights of layer {layer}.")
+            n_Q = weights.shape[2]
+            self._in_step[layer], self.n_head[layer] = n_Q, weights.shape[1]
+            queries = [i for i in range(self._position, self._position + n_Q) if i >= self.first_query]
+            if queries and (self.layers is None or layer in self.layers):
+                self._pass_on(weights[0, :, n_Q - len(queries) :], layer, queries)
+
     def finish(self) -> None:
         """Compute all rows that are pending."""
         import torch
@@ -232,26 +258,49 @@ class RowRecorder:
         Raises:
             UnexplainedWeightsError: multiplied with the values, they do not give the model's output.
         """
+        if self.eager:
+            if call.weights is None:
+                kind = type(self.model).__name__
+                raise ModelError(f"{self.name} ({kind}) returns no weights of its eager attention.")
+            self._pass_on(call.weights[0], layer, queries, sinks=call.sinks is not None)
+            return
         n_K, d_K = call.key.shape[2:]
         heads = [head for head in range(call.n_head) if self.heads is None or head in self.heads]
-        first_key = 0 if call.cross else max(0, queries[-1] + 1 - n_K)
-        sinks, kind = call.sinks is not None, type(self.model).__name__
         at_once = max(1, AT_ONCE // (n_K * max(len(queries), d_K)))
         for first in range(0, len(heads), at_once):
             part = heads[first : first + at_once]
-            if self.eager and call.weights is not None:
-                weights = call.weights[0, part].float()
-            elif self.eager:
-                raise ModelError(f"{self.name} ({kind}) returns no weights of its eager attention.")
-            else:
-                weights, difference, tolerance = weights_of(call, part)
-                if not difference <= tolerance:
-                    raise UnexplainedWeightsError(
-                        f"the captured inputs of {self.name}'s attention do not reproduce its output:"
-                        f" in layer {layer} they differ by {difference:.2g}."
-                    )
-            check_rows(weights, self.name, kind, layer, self.stack, sinks=sinks)
-            self.consume(WeightRows(layer, part, queries, first_key, weights))
+            weights, difference, tolerance = weights_of(call, part)
+            if not difference <= tolerance:
+                raise UnexplainedWeightsError(
+                    f"the captured inputs of {self.name}'s attention do not reproduce its output:"
+                    f" in layer {layer} they differ by {difference:.2g}."
+                )
+            self._pass_on(weights, layer, queries, part, sinks=call.sinks is not None)
+
+    def _pass_on(
+        self,
+        weights: torch.Tensor,
+        layer: int,
+        queries: list[int],
+        heads: list[int] | None = None,
+        *,
+        sinks: bool = False,
+    ) -> None:
+        """Pass on the selected heads of some rows, `n_head n_Q n_K`.
+
+        Args:
+            weights: their weights.
+            layer, queries: where they are.
+            heads: the heads that they are of; None: all of the layer.
+            sinks: whether the layer has sinks.
+        """
+        if heads is None:
+            heads = [head for head in range(len(weights)) if self.heads is None or head in self.heads]
+            weights = weights[heads]
+        check_rows(weights, self.name, type(self.model).__name__, layer, self.stack, sinks=sinks)
+        n_K = weights.shape[2]
+        first_key = 0 if self.stack == "cross" else max(0, queries[-1] + 1 - n_K)
+        self.consume(WeightRows(layer, heads, queries, first_key, weights.float()))
 
 
 def write(
@@ -282,12 +331,14 @@ def write(
         reading: whether to record the row of each token's own query, which reads it, instead of the
             row that wrote it. The token that ends a text is not read, so it is left out.
         layers, heads: the indices that are recorded; None: all.
-        eager: whether to take the weights that the model's own eager attention returns.
+        eager: whether to take the weights that the model's own eager attention returns. In a model
+            that returns them at the end, those of all layers are in memory at once.
         progress: called with what has been done.
 
     Raises:
         OptionError: the sequence would exceed the model's limit.
-        UnexplainedWeightsError: the weights cannot be computed from what the hook captures.
+        UnexplainedWeightsError: the weights cannot be computed from what the hook captures; with
+            `eager`, a second call gets them from the model itself.
         ModelError: transformers cannot run it, its attention cannot be observed, or it has no such
             layer or head.
     """
@@ -323,6 +374,8 @@ def write(
 
     def after(_: Any, args: tuple[Any, ...], output: Any) -> None:
         logits.append(output.logits[0, -1])
+        if eager:
+            recorder.see_returned(output)
 
     class Given(LogitsProcessor):
         """Leave the next token of the given answer as the only possible one."""
@@ -334,6 +387,8 @@ def write(
             return torch.full_like(scores, -torch.inf).index_fill(1, only, 0)
 
     options: dict[str, Any] = {"max_new_tokens": n_write + reading}
+    if eager:
+        options["output_attentions"] = True
     if answer is not None:
         options |= {"logits_processor": LogitsProcessorList([Given()]), "eos_token_id": -1}
     model.config.use_cache = model.config.get_text_config().use_cache = True
@@ -349,11 +404,7 @@ def write(
         score(ids[-1])
         recorder.finish()
     if not recorder.n_head:
-        raise ModelError(
-            f"{name} ({model.config.model_type}) does not call attention through transformers'"
-            " registry, so the rows that write tokens cannot be observed.",
-            hint='--text "…" --generate N, which shows whole maps',
-        )
+        raise UnexplainedWeightsError(f"{name} does not call attention through transformers' registry.")
     n_head = {(stack, layer): n for layer, n in recorder.n_head.items()}
     check_indices(
         name, [stack], layers or [], heads or [], n_layer={stack: recorder.n_layer}, n_head=n_head

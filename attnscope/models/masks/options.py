@@ -50,7 +50,8 @@ class InputOptions:
     def single(self) -> ReadOptions:
         """The input, if it is a single one."""
         text = " ".join(self.text) if self.text else None
-        others = (self.file, self.ids, self.tokens, self.pair, self.target, self.image)
+        images = None if self.image is None else [self.image]
+        others = (self.file, self.ids, self.tokens, self.pair, self.target, images)
         return ReadOptions(text, *others, truncate=self.truncate)
 
 

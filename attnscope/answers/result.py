@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from attnscope.document.blocks import Block
+    from attnscope.document.columns import Column
     from attnscope.document.tensor_file import Tensors
 
 
@@ -105,3 +106,19 @@ class Answer(TensorResult):
         from attnscope.answers.document import record
 
         return record(self)
+
+    def json_of(self, record: dict[str, Any]) -> str:
+        """Return a record of it as a JSON document, with each row of numbers on one line."""
+        from attnscope.document.json import compact_json
+
+        return compact_json(record)
+
+    def table(self) -> list[Column]:
+        """Return the columns that CSV and pandas contain.
+
+        A row for each token and patch, with the patch's box and weight; without pictures, or by
+        segment, a row for each token and segment, with its share of the weight.
+        """
+        from attnscope.answers.document import table
+
+        return table(self)

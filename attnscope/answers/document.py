@@ -1,0 +1,379 @@
+"""The document of an answer, and its records: JSON, CSV and pandas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnscope.answers.heat import (
+    even_shares,
+    picture_shares,
+    positions,
+    shares,
+    strongest_key,
+    strongest_patch,
+    totals,
+)
+from attnscope.answers.prompt import PatchedPicture, Segment
+from attnscope.answers.result import Answer
+from attnscope.document.blocks import Block, Heading, Notices, Table
+from attnscope.document.columns import Column, check_columns
+from attnscope.document.grid.axes import KEY, QUERY, isolated, label, token_style
+from attnscope.document.json import number, plain
+from attnscope.document.result import named
+from attnscope.units import MISSING, counted, few, listed, numbers_text, percent
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def document(answer: Answer) -> list[Block]:
+    """Build the blocks of an answer: the picture under its weights, or bars of segments, and tables."""
+    from attnscope.answers.drawing import PictureDrawing, SegmentBars
+
+    title, *about = heading(answer)
+    blocks: list[Block] = [Heading(title, about)]
+    if answer.by_segment:
+        blocks += [Table(segment_columns(answer)), SegmentBars(answer)]
+    else:
+        blocks += [PictureDrawing(answer)] if answer.pictures else []
+        blocks.append(Table(token_columns(answer)))
+    blocks.append(Notices([*lost_parts(answer), *answer.notices]))
+    if answer.checks:
+        blocks.append(Table(check_columns(answer.checks)))
+    return blocks
+
+
+# What is said.
+
+
+def heading(answer: Answer) -> list[str]:
+    """Return a title, and lines about the rows and about the keys that colours leave out."""
+    n = len(answer.written)
+    before = "query t − 1, which wrote it" if writes(answer) else "its own query"
+    lines = [
+        f"{named(answer.model, answer.stack)} · {pooling(answer)}",
+        f"{counted(n, 'token')} written, from position {answer.first}"
+        f" · the row of the token at position t is that of {before}",
+    ]
+    left_out = left_out_text(answer)
+    return [*lines, left_out] if left_out else lines
+
+
+def writes(answer: Answer) -> bool:
+    """Check whether each row is that of the query that wrote its token."""
+    return answer.queries[0] < answer.first
+
+
+def pooling(answer: Answer) -> str:
+    """Say which layers and heads are pooled, and how."""
+    texts = [
+        _selected(answer.layers, answer.n_layer, "layer"),
+        _selected(answer.heads, answer.n_head, "head"),
+    ]
+    if len(answer.layers) == len(answer.heads) == 1:
+        return ", ".join(texts)
+    return f"{answer.pool} over {' and '.join(texts)}".replace(" and all ", " and ")
+
+
+def _selected(indices: list[int], n: int, what: str) -> str:
+    if len(indices) == n:
+        return f"{what} {indices[0]}" if n == 1 else f"all {n} {what}s"
+    return f"{what}{'' if len(indices) == 1 else 's'} {numbers_text(indices)} of {n}"
+
+
+def left_out_text(answer: Answer) -> str:
+    """Say which keys colours leave out, and how much of the weight they take; empty: none."""
+    if not answer.sinks:
+        return ""
+    patches = {i for picture in answer.pictures for i in positions(picture.patches)}
+    others = [i for i in answer.sinks if i not in patches]
+    parts = [f"{label(answer.tokens[i].text)} {i}" for i in others]
+    texts = [_taken(answer, few(parts), others)] if others else []
+    sinks = [i for i in answer.sinks if i in patches]
+    if sinks:
+        is_one = len(sinks) == 1
+        which = (
+            f"{counted(len(sinks), 'patch') if is_one else f'{len(sinks)} patches'} that every row reads"
+        )
+        texts.append(_taken(answer, which, sinks))
+    return f"left out of the colours: {', '.join(texts)}"
+
+
+def _taken(answer: Answer, what: str, keys: list[int]) -> str:
+    """Name keys, and the share of the weight that they take on average."""
+    taken = (answer.weights[:, keys].astype(float) / totals(answer)).sum(1).mean()
+    return f"{what} ({percent(float(taken))} of the weight)"
+
+
+def lost_parts(answer: Answer) -> list[str]:
+    """Say which part of each picture no patch covers."""
+    return [
+        f"{picture.name}: no patch covers {percent(picture.lost)} of it, which the model did not see."
+        for picture in answer.pictures
+        if picture.lost > 0
+    ]
+
+
+def row_text(answer: Answer) -> str:
+    """Name the row that is shown alone, or the mean over all."""
+    if answer.query is not None:
+        token = label(answer.written[answer.query].text)
+        return f"{answer.first + answer.query} {token} · the row of query {answer.queries[answer.query]}"
+    n = len(answer.written)
+    return f"{label(answer.written[0].text)}" if n == 1 else f"all {n} tokens on average"
+
+
+# Tables.
+
+
+def token_columns(answer: Answer) -> list[Column]:
+    """Return the columns of the answer's tokens: each one's query, and the shares of what it reads."""
+    n_row = len(answer.written)
+    rows = range(n_row)
+    columns = place_columns(answer)
+    of_pictures = picture_shares(answer)
+    for i, picture in enumerate(answer.pictures):
+        columns.append(_share_column(picture.name, of_pictures[:, i]))
+    if answer.pictures:
+        patches = [_patch_text(answer, strongest_patch(answer, row)) for row in rows]
+        columns.append(
+            Column("strongest patch", "strongest_patch", [[(text, "")] for text in patches], [])
+        )
+    of_segments = shares(answer)
+    for i, segment in enumerate(answer.segments):
+        if segment.n_token and segment.name not in {picture.name for picture in answer.pictures}:
+            columns.append(_share_column(segment.name, of_segments[:, i]))
+    if not answer.pictures:
+        columns.insert(
+            2, Column("reads most", "reads_most", [_key_cell(answer, row) for row in rows], [])
+        )
+    return columns
+
+
+def place_columns(answer: Answer) -> list[Column]:
+    """Return the columns that identify a token: positions of query and token, text, log-probability."""
+    places = range(answer.first, answer.first + len(answer.written))
+    digits = len(str(places[-1]))
+    queries = [
+        [(str(query).rjust(digits), QUERY), ("→", "dim"), (str(place).rjust(digits), "")]
+        for query, place in zip(answer.queries, places, strict=True)
+    ]
+    if not writes(answer):
+        queries = [[(str(query).rjust(digits), QUERY)] for query in answer.queries]
+    texts = [[(isolated(label(token.text)), token_style(token))] for token in answer.written]
+    columns = [
+        Column("position", "position", queries, [], lead=True, essential=True),
+        Column("", "token", texts, [], lead=True, essential=True),
+    ]
+    if answer.log_probabilities is not None:
+        cells = [[(f"{each:.2f}", "")] for each in answer.log_probabilities]
+        columns.append(Column("log p", "log_probability", cells, [], right=True))
+    return columns
+
+
+def segment_columns(answer: Answer) -> list[Column]:
+    """Return the columns of the segments: size, share of the weight, and the head that reads it most."""
+    shown = [i for i, segment in enumerate(answer.segments) if segment.n_token]
+    segments = [answer.segments[i] for i in shown]
+    of_rows, even = shares(answer).mean(0)[shown], even_shares(answer).mean(0)[shown]
+    relative = [share / each if each else None for share, each in zip(of_rows, even, strict=True)]
+    sizes = [[(f"{segment.n_token:,}", "")] for segment in segments]
+    times = [
+        [(MISSING if each is None else f"{each:.2f} ×" if each < 10 else f"{each:.0f} ×", "")]
+        for each in relative
+    ]
+    columns = [
+        Column("segment", "segment", [[(each.name, "bold")] for each in segments], [], lead=True),
+        Column("tokens", "n_token", sizes, [], right=True),
+        _share_column("weight", of_rows),
+        Column("per key, even = 1", "per_key", times, [], right=True),
+    ]
+    if len(answer.layers) * len(answer.heads) > 1:
+        best = [strongest_head(answer, i) for i in shown]
+        cells = [
+            [(MISSING, "dim")]
+            if each is None
+            else [(f"{each[0]}·{each[1]}", ""), (percent(each[2]), "dim")]
+            for each in best
+        ]
+        columns.append(Column("strongest layer·head", "strongest", cells, []))
+    return columns
+
+
+def _times(ratio: float | None) -> str:
+    if ratio is None:
+        return MISSING
+    return f"{ratio:.2f} ×" if ratio < 10 else f"{ratio:.0f} ×"
+
+
+def strongest_head(answer: Answer, segment: int) -> tuple[int, int, float] | None:
+    """Return layer and head that give a segment the largest share of their weight, and that share.
+
+    None: no head gives it any weight.
+    """
+    import numpy as np
+
+    known = np.isfinite(answer.sums[..., segment])
+    means = np.nan_to_num(answer.sums[..., segment]).sum(2) / np.maximum(known.sum(2), 1)
+    layer, head = np.unravel_index(means.argmax(), means.shape)
+    best = float(means[layer, head])
+    return (answer.layers[layer], answer.heads[head], best) if best > 0 else None
+
+
+def _share_column(title: str, of_rows: np.ndarray) -> Column:
+    """Return a column of shares."""
+    cells = [[(percent(share), "")] for share in of_rows.tolist()]
+    return Column(title, title, cells, [], right=True)
+
+
+def _patch_text(answer: Answer, found: tuple[PatchedPicture, Any] | None) -> str:
+    """Say where a patch is: its box in pixels, its part, and which picture, if there are several."""
+    if found is None:
+        return MISSING
+    picture, patch = found
+    left, top, right, bottom = (f"{edge:.0f}" for edge in patch.box)
+    several = len(answer.pictures) > 1
+    part = patch.part if len({each.part for each in picture.patches}) > 1 else ""
+    return listed([picture.name if several else "", f"x {left}–{right} y {top}–{bottom}", part])
+
+
+def _key_cell(answer: Answer, row: int) -> list[tuple[str, str]]:
+    """Return the key that a row reads most, with its weight."""
+    key = strongest_key(answer, row)
+    if key is None:
+        return [(MISSING, "dim")]
+    token = answer.tokens[key]
+    weight = f"{float(answer.weights[row, key]):.2f}"
+    return [(str(key), KEY), (isolated(label(token.text)), token_style(token)), (weight, "dim")]
+
+
+# Records.
+
+
+def record(answer: Answer) -> dict[str, Any]:
+    """Return `attnscope.answer/1`.
+
+    Weights are those of segments and of patches; all weights, by key, are in the tensors that
+    `--save` writes.
+    """
+    known = answer.log_probabilities
+    written = [
+        {
+            "token": token.text,
+            "id": answer.ids[row] if answer.ids else None,
+            "position": answer.first + row,
+            "query": answer.queries[row],
+            "log_probability": None if known is None else number(known[row]),
+        }
+        for row, token in enumerate(answer.written)
+    ]
+    return {
+        "schema": f"attnscope.{answer.schema}/1",
+        "model": answer.model,
+        "stack": answer.stack,
+        "n_layer": answer.n_layer,
+        "n_head": answer.n_head,
+        "layers": answer.layers,
+        "heads": answer.heads,
+        "pool": answer.pool,
+        "query": answer.query,
+        "tokens": [token.text for token in answer.tokens],
+        "written": written,
+        "segments": [_segment_record(segment) for segment in answer.segments],
+        "shares": _numbers(shares(answer).astype("float32")),
+        "sums": _sum_records(answer) if answer.by_segment else None,
+        "pictures": [_picture_record(answer, picture) for picture in answer.pictures],
+        "sinks": answer.sinks,
+        "checks": plain(answer.checks or []),
+        "notices": answer.notices,
+    }
+
+
+def _segment_record(segment: Segment) -> dict[str, Any]:
+    return {
+        "name": segment.name,
+        "n_token": segment.n_token,
+        "spans": [list(span) for span in segment.spans],
+    }
+
+
+def _sum_records(answer: Answer) -> list[dict[str, Any]]:
+    """Return the sums over segments of each head, `n_row n_segment`."""
+    return [
+        {"layer": layer, "head": head, "sums": _numbers(answer.sums[i, j])}
+        for i, layer in enumerate(answer.layers)
+        for j, head in enumerate(answer.heads)
+    ]
+
+
+def _picture_record(answer: Answer, picture: PatchedPicture) -> dict[str, Any]:
+    """Return the patches of a picture, and the weights that each row gives them, `n_row n_patch`."""
+    width, height = picture.image.size
+    return {
+        "name": picture.name,
+        "width": width,
+        "height": height,
+        "lost": picture.lost,
+        "positions": positions(picture.patches),
+        "parts": [patch.part for patch in picture.patches],
+        "boxes": [list(patch.box) for patch in picture.patches],
+        "weights": _numbers(answer.weights[:, positions(picture.patches)]),
+    }
+
+
+def _numbers(array: np.ndarray) -> list[list[Any]]:
+    """Return rows of float32 with the fewest digits that identify them; NaN as a string."""
+    return [[number(float(each)) for each in row.astype(str).tolist()] for row in array]
+
+
+def table(answer: Answer) -> list[Column]:
+    """Return the columns of CSV and pandas.
+
+    A row for each token and patch, with the patch's box and weight; without pictures, or by segment, a
+    row for each token and segment, with its share of the weight.
+    """
+    by_patch = bool(answer.pictures) and not answer.by_segment
+    keys = _patch_keys(answer) if by_patch else _segment_keys(answer)
+    n_row, n_key = len(answer.written), len(next(iter(keys.values())))
+    of_rows: dict[str, list[Any]] = {
+        "query": answer.queries,
+        "position": list(range(answer.first, answer.first + n_row)),
+        "token": [token.text for token in answer.written],
+    }
+    if answer.log_probabilities is not None:
+        of_rows["log_probability"] = list(answer.log_probabilities)
+    raw = {name: [each for each in values for _ in range(n_key)] for name, values in of_rows.items()}
+    raw |= {name: values * n_row for name, values in keys.items()}
+    if by_patch:
+        patches = [i for picture in answer.pictures for i in positions(picture.patches)]
+        raw["weight"] = _flat(answer.weights[:, patches])
+    else:
+        raw["share"] = _flat(shares(answer).astype("float32"))
+    return [Column(name, name, [], values) for name, values in raw.items()]
+
+
+def _patch_keys(answer: Answer) -> dict[str, list[Any]]:
+    """Return what CSV says of each patch."""
+    patches = [(picture.name, patch) for picture in answer.pictures for patch in picture.patches]
+    edges = {
+        side: [patch.box[i] for _, patch in patches]
+        for i, side in enumerate(("left", "top", "right", "bottom"))
+    }
+    return {
+        "picture": [name for name, _ in patches],
+        "part": [patch.part for _, patch in patches],
+        "key": [patch.position for _, patch in patches],
+        **edges,
+    }
+
+
+def _segment_keys(answer: Answer) -> dict[str, list[Any]]:
+    """Return what CSV says of each segment."""
+    return {
+        "segment": [segment.name for segment in answer.segments],
+        "n_token": [segment.n_token for segment in answer.segments],
+    }
+
+
+def _flat(array: np.ndarray) -> list[float]:
+    return [each for row in _numbers(array) for each in row]

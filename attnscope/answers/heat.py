@@ -1,0 +1,149 @@
+"""Where weights lie: in a picture, as a density over its pixels, and in the segments of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from attnscope.answers.prompt import Patch, PatchedPicture
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from attnscope.answers.result import Answer
+
+
+def density(
+    picture: PatchedPicture,
+    weights: np.ndarray,
+    height: int,
+    width: int,
+    *,
+    left_out: Collection[int] = (),
+) -> np.ndarray:
+    """Spread each patch's weight evenly over its box, and return the density in a grid of cells.
+
+    Patches of tiles and of the whole picture overlap: their densities add.
+
+    Args:
+        picture: the picture.
+        weights: of one row, by position, `n_K`.
+        height, width: the numbers of cells that divide the picture.
+        left_out: positions of patches that do not count.
+
+    Returns:
+        `height width` in float64: the mean density of each cell, in weights per area of the picture.
+        The mean over all cells is the weight of the patches that count.
+    """
+    import numpy as np
+
+    patches = [patch for patch in picture.patches if patch.position not in left_out]
+    if not patches:
+        return np.zeros((height, width))
+    boxes = np.array([patch.box for patch in patches], dtype=float)  # left, top, right, bottom
+    boxes /= np.tile(picture.image.size, 2)  # shares of the picture's width and height
+    across = _overlaps(boxes[:, 0], boxes[:, 2], width)
+    down = _overlaps(boxes[:, 1], boxes[:, 3], height)
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    per_area = np.asarray(weights, dtype=float)[[patch.position for patch in patches]] / areas
+    return (down * per_area[:, None]).T @ across
+
+
+def _overlaps(starts: np.ndarray, ends: np.ndarray, n: int) -> np.ndarray:
+    """Return which share of each of n equal cells each interval covers, `n_interval n`."""
+    import numpy as np
+
+    cells = np.arange(n)
+    covered = np.minimum(ends[:, None] * n, cells + 1) - np.maximum(starts[:, None] * n, cells)
+    return covered.clip(0, 1)
+
+
+def grid_size(picture: PatchedPicture, most: int) -> tuple[int, int]:
+    """Return the height and width of a grid of square cells over a picture, at most `most` of each."""
+    width, height = picture.image.size
+    scale = min(1.0, most / max(width, height))
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def shown_weights(answer: Answer) -> np.ndarray:
+    """Return the shares of the row that is shown alone, or the mean over all rows, `n_K`."""
+    weights = answer.weights / totals(answer)
+    return weights.mean(0) if answer.query is None else weights[answer.query]
+
+
+def totals(answer: Answer) -> np.ndarray:
+    """Return what the weights of each row are shares of, `n_row 1`.
+
+    Rows of means sum to 1, or to less if a learned sink takes a part. Rows of maxima sum to anything,
+    so that their weights are shares of the row's sum.
+    """
+    import numpy as np
+
+    if answer.pool == "max":
+        return np.maximum(answer.weights.sum(1, dtype=float, keepdims=True), 1e-30)
+    return np.ones((len(answer.weights), 1))
+
+
+def shares(answer: Answer) -> np.ndarray:
+    """Return the share of each row's weight that goes to each segment, `n_row n_segment`."""
+    import numpy as np
+
+    weights = answer.weights.astype(float) / totals(answer)
+    columns = [weights[:, segment.positions].sum(1) for segment in answer.segments]
+    return np.stack(columns, 1) if columns else np.zeros((len(weights), 0))
+
+
+def picture_shares(answer: Answer) -> np.ndarray:
+    """Return the share of each row's weight that goes to each picture's patches, `n_row n_picture`."""
+    import numpy as np
+
+    weights = answer.weights.astype(float) / totals(answer)
+    columns = [weights[:, positions(picture.patches)].sum(1) for picture in answer.pictures]
+    return np.stack(columns, 1) if columns else np.zeros((len(weights), 0))
+
+
+def even_shares(answer: Answer) -> np.ndarray:
+    """Return the shares of segments if each row read all keys that it sees equally.
+
+    A row sees the keys up to its query's position; of `cross`, all keys.
+
+    Returns:
+        `n_row n_segment`.
+    """
+    import numpy as np
+
+    n_K = len(answer.tokens)
+    n_seen = [n_K if answer.stack == "cross" else query + 1 for query in answer.queries]
+    counts = [
+        [sum(max(0, min(end, n) - first) for first, end in segment.spans) for segment in answer.segments]
+        for n in n_seen
+    ]
+    return np.array(counts, dtype=float).reshape(len(n_seen), -1) / np.array(n_seen)[:, None]
+
+
+def positions(patches: Sequence[Patch]) -> list[int]:
+    """Return the positions of patches in the sequence."""
+    return [patch.position for patch in patches]
+
+
+def strongest_patch(answer: Answer, row: int) -> tuple[PatchedPicture, Patch] | None:
+    """Return the patch that a row reads most, without those left out; None if it reads none."""
+    best = max(
+        (
+            (float(answer.weights[row, patch.position]), -patch.position, picture, patch)
+            for picture in answer.pictures
+            for patch in picture.patches
+            if patch.position not in answer.sinks
+        ),
+        key=lambda each: each[:2],
+        default=None,
+    )
+    return None if best is None or not best[0] > 0 else (best[2], best[3])
+
+
+def strongest_key(answer: Answer, row: int) -> int | None:
+    """Return the position of the key that a row reads most, without those left out."""
+    import numpy as np
+
+    weights = np.where(np.isin(np.arange(len(answer.tokens)), answer.sinks), 0, answer.weights[row])
+    return int(weights.argmax()) if weights.max(initial=0) > 0 else None

@@ -15,7 +15,7 @@ from attnscope.answers.heat import (
 )
 from attnscope.answers.prompt import PatchedPicture, Segment
 from attnscope.answers.result import Answer
-from attnscope.document.blocks import Block, Heading, Notices, Table
+from attnscope.document.blocks import Block, Heading, Notices, Plot, Table
 from attnscope.document.columns import Column, check_columns
 from attnscope.document.grid.axes import KEY, QUERY, isolated, label, token_style
 from attnscope.document.json import number, plain
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 def document(answer: Answer) -> list[Block]:
     """Build the blocks of an answer: the picture under its weights, or bars of segments, and tables."""
     from attnscope.answers.drawing import PictureDrawing, SegmentBars
+    from attnscope.answers.figure import draw
 
     title, *about = heading(answer)
     blocks: list[Block] = [Heading(title, about)]
@@ -40,7 +41,7 @@ def document(answer: Answer) -> list[Block]:
     blocks.append(Notices([*lost_parts(answer), *answer.notices]))
     if answer.checks:
         blocks.append(Table(check_columns(answer.checks)))
-    return blocks
+    return [*blocks, Plot(lambda figure: draw(figure, answer))]
 
 
 # What is said.
@@ -102,7 +103,7 @@ def left_out_text(answer: Answer) -> str:
 def _taken(answer: Answer, what: str, keys: list[int]) -> str:
     """Name keys, and the share of the weight that they take on average."""
     taken = (answer.weights[:, keys].astype(float) / totals(answer)).sum(1).mean()
-    return f"{what} ({percent(float(taken))} of the weight)"
+    return f"{what} ({share_text(float(taken))} of the weight)"
 
 
 def lost_parts(answer: Answer) -> list[str]:
@@ -193,7 +194,7 @@ def segment_columns(answer: Answer) -> list[Column]:
         cells = [
             [(MISSING, "dim")]
             if each is None
-            else [(f"{each[0]}·{each[1]}", ""), (percent(each[2]), "dim")]
+            else [(f"{each[0]}·{each[1]}", ""), (share_text(each[2]), "dim")]
             for each in best
         ]
         columns.append(Column("strongest layer·head", "strongest", cells, []))
@@ -222,8 +223,13 @@ def strongest_head(answer: Answer, segment: int) -> tuple[int, int, float] | Non
 
 def _share_column(title: str, of_rows: np.ndarray) -> Column:
     """Return a column of shares."""
-    cells = [[(percent(share), "")] for share in of_rows.tolist()]
+    cells = [[(share_text(share), "")] for share in of_rows.tolist()]
     return Column(title, title, cells, [], right=True)
+
+
+def share_text(share: float) -> str:
+    """Format a share; what is 1 but for rounding in float32 is 100 %."""
+    return percent(1.0 if 1 - 1e-6 < share < 1 + 1e-6 else share)
 
 
 def _patch_text(answer: Answer, found: tuple[PatchedPicture, Any] | None) -> str:

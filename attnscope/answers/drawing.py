@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.answers.document import place_columns, row_text, token_columns
+from attnscope.answers.document import place_columns, row_text, share_text, token_columns
 from attnscope.answers.heat import density, positions, shares, shown_weights
 from attnscope.answers.prompt import PatchedPicture
 from attnscope.answers.result import Answer
@@ -23,7 +23,6 @@ from attnscope.document.markdown import markdown_table
 from attnscope.document.styles import BLUE, CYAN, GREEN, MAGENTA, ORANGE, RED
 from attnscope.document.terminal import print_columns, print_line
 from attnscope.document.text import joined
-from attnscope.units import percent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +42,9 @@ PALE = 0.2
 LONGEST_TOKEN = 14
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 STYLES = (BLUE, ORANGE, GREEN, MAGENTA, CYAN, RED)
-GREY = "#8a8f96"
+GREYS = {"other": "#8a8f96", "more": "#b4b8be"}
+"""The colours of what is in none of the named segments, and of segments that share a bar."""
+
 MOST_SEGMENTS = 12
 """The most segments that bars tell apart; of more, the smallest are shown as one."""
 
@@ -79,7 +80,7 @@ class PictureDrawing(Drawing):
             widths = [sizes[i][1] + frame for i in row]
             if len(answer.pictures) > 1:
                 for i, each, width in zip(row, drawn, widths, strict=True):
-                    title = f"{pictures[i].name} {percent(of_pictures[chosen[i]])}"
+                    title = f"{pictures[i].name} {share_text(of_pictures[chosen[i]])}"
                     each.insert(0, axes.left(title, width, scale, "dim"))
             for parts in zip_longest(*drawn):
                 cells = [
@@ -317,9 +318,14 @@ def segment_styles(names: Sequence[str]) -> list[str]:
     """Return a colour for each segment; what is in none of the named ones is grey."""
     coloured = iter(range(len(names)))
     return [
-        GREY if name == "other" or name.endswith(" more") else STYLES[next(coloured) % len(STYLES)]
+        GREYS[kind] if (kind := kind_of(name)) else STYLES[next(coloured) % len(STYLES)]
         for name in names
     ]
+
+
+def kind_of(name: str) -> str:
+    """Return `other` or `more` for what is not a named segment; else an empty text."""
+    return "other" if name == "other" else "more" if name.endswith(" more") else ""
 
 
 def _repeats(styles: Sequence[str]) -> bool:
@@ -359,7 +365,7 @@ def _segment_legend(
         item = Text(f"{letter} " if not style else "")
         if style:
             item.append(f"{letter} ", f"{ON_COLOUR} on {style}").append(" ")
-        item.append(f"{name} ").append(percent(mean), "dim")
+        item.append(f"{name} ").append(share_text(mean), "dim")
         if lines[-1].cell_len and lines[-1].cell_len + 3 + item.cell_len > width:
             lines.append(Text())
         lines[-1].append("   " if lines[-1].cell_len else "").append_text(item)

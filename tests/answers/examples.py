@@ -228,5 +228,5 @@ def every_answer() -> dict[str, Answer]:
         "a chat without sums": chat(by_segment=False),
         "one head": one_head(),
         "cross": cross(),
-        "maxima": one_picture(6, pool="max"),
+        "maxima": one_picture(6, pool="max", query=6),
     }

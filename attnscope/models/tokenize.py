@@ -10,7 +10,14 @@ from typing import Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.layouts import check_attends
-from attnscope.errors import FileError, ModelError, OptionError, first_line, is_out_of_memory
+from attnscope.errors import (
+    FileError,
+    ModelError,
+    OptionError,
+    class_name,
+    first_line,
+    is_out_of_memory,
+)
 from attnscope.families.table import family_of
 from attnscope.models.byte_tokens import bytes_of, characters_of
 from attnscope.models.load import as_model_error, class_of, load_image_processor, load_tokenizer
@@ -273,14 +280,9 @@ def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
     """
     import numpy as np
 
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ModelError(
-            "pillow, which reads pictures, is not installed.",
-            hint="pip install 'attnscope[image]'",
-        ) from error
-    image = _opened(picture) if isinstance(picture, (str, Path)) else picture.convert("RGB")
+    image = open_picture(picture)
+    from PIL import Image
+
     processor = load_image_processor(checkpoint)
     with as_model_error(checkpoint):
         pixels = processor(images=image, return_tensors="pt").get("pixel_values")
@@ -346,14 +348,36 @@ def _why_no_grid(config: Any, pixels: Any) -> str:
     return "its config.json gives no patch_size"
 
 
-def _opened(path: str | Path) -> Any:
-    """Open an image file; raise a FileError if it is not an image."""
-    from PIL import Image, UnidentifiedImageError
+def open_picture(picture: Any) -> Any:
+    """Open a picture as it is meant to be seen: in RGB, turned as its camera was held.
 
+    Args:
+        picture: a file, or an image of pillow.
+
+    Raises:
+        FileError: there is no such file, or it is not a picture.
+        OptionError: it is neither a file nor an image.
+        ModelError: pillow is not installed.
+    """
+    try:
+        from PIL import Image, ImageOps, UnidentifiedImageError
+    except ImportError as error:
+        raise ModelError(
+            "pillow, which reads pictures, is not installed.",
+            hint="pip install 'attnscope[image]'",
+        ) from error
+    if isinstance(picture, Image.Image):
+        return ImageOps.exif_transpose(picture).convert("RGB")
+    if not isinstance(picture, (str, Path)):
+        raise OptionError(
+            f"a picture is a file or an image of pillow, but this is a {class_name(picture)}.",
+            hint="PIL.Image.fromarray(…)",
+        )
+    path = picture
     refuse_pipe(path)
     try:
         with Image.open(path) as opened:
-            return opened.convert("RGB")
+            return ImageOps.exif_transpose(opened).convert("RGB")
     except Image.DecompressionBombError as error:
         raise FileError(f"{path} is too large: {first_line(error).rstrip('.')}.") from error
     except UnidentifiedImageError as error:

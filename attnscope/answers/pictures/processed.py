@@ -1,0 +1,134 @@
+"""Call a model's processor, and keep what its parts for pictures and for videos returned.
+
+A processor drops some of that again, such as the numbers of rows and columns of tiles. Its parts may
+also be called with settings other than their own, which are kept too.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnscope.answers.pictures.image_tokens import Size
+from attnscope.errors import ModelError, first_line, is_out_of_memory
+
+
+@dataclass
+class ProcessorPart:
+    """A part of a processor, which reads pictures or videos; it can be called like that part.
+
+    Attributes:
+        part: the original.
+        returned: what it returned.
+        arguments: the settings that it was called with.
+    """
+
+    part: Any
+    returned: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, *inputs: Any, **arguments: Any) -> Any:
+        """Call the part."""
+        features = self.part(*inputs, **arguments)
+        self.returned, self.arguments = dict(features), arguments
+        return features
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the part."""
+        return getattr(self.__dict__["part"], name)
+
+    def setting(self, name: str) -> Any:
+        """Return a setting as it was in the call; None if there is none."""
+        value = self.arguments.get(name)
+        return getattr(self.part, name, None) if value is None else value
+
+
+@dataclass
+class Processed:
+    """What a processor made of a text with pictures and videos.
+
+    Attributes:
+        model: the model's name, for errors.
+        config: its configuration.
+        processor: its processor.
+        inputs: the model's arguments by name.
+        images, videos: the processor's parts, after the call.
+        sizes: the sizes of the pictures.
+        clips: for each video, the size and the number of its frames that the model reads.
+    """
+
+    model: str
+    config: Any
+    processor: Any
+    inputs: dict[str, Any]
+    images: ProcessorPart
+    videos: ProcessorPart
+    sizes: list[Size]
+    clips: list[tuple[Size, int]]
+
+    @property
+    def pixels(self) -> Any:
+        """What the model reads of the pictures, `… height width`."""
+        return self.inputs["pixel_values"]
+
+    def refused(self, why: str, hint: str | None = None) -> ModelError:
+        """Return the error for pictures whose tokens are not known to cover anything."""
+        return ModelError(
+            f"which pixels the image tokens of {self.model} ({self.config.model_type}) cover is not"
+            f" known: {why}.",
+            hint=hint,
+        )
+
+
+def processed(
+    model: str, processor: Any, config: Any, text: str, pictures: list[Any], videos: list[Any]
+) -> Processed:
+    """Call a processor.
+
+    Args:
+        model: the model's name, for errors.
+        processor: its processor.
+        config: its configuration.
+        text: the text, with a placeholder for each picture and video.
+        pictures: images of pillow, RGB.
+        videos: as `videos.open_video` returns them.
+
+    Raises:
+        ModelError: the processor fails.
+    """
+    import numpy as np
+
+    called = copy(processor)
+    images, frames = (
+        ProcessorPart(getattr(processor, f"{kind}_processor", None)) for kind in ("image", "video")
+    )
+    arguments: dict[str, Any] = {"text": text, "return_tensors": "pt"}
+    if pictures:
+        called.image_processor = images
+        arguments["images"] = pictures
+    if videos:
+        called.video_processor = frames
+        arguments["videos"] = [np.stack([np.asarray(each) for each in video.frames]) for video in videos]
+        arguments["video_metadata"] = [video.metadata() for video in videos]
+        arguments["return_metadata"] = True
+    bos = getattr(processor.tokenizer, "bos_token", None)
+    if bos and text.startswith(bos):  # a chat template has added it
+        arguments["add_special_tokens"] = False
+    try:
+        inputs = dict(called(**arguments))
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(
+            f"the processor of {model} cannot read this prompt: {first_line(error).rstrip('.')}."
+        ) from error
+    for name in ("labels", "video_metadata"):
+        inputs.pop(name, None)
+    clips = []
+    for video, metadata in zip(videos, frames.returned.get("video_metadata", ()), strict=True):
+        indices = metadata.frames_indices
+        video.shown = list(range(len(video.frames)) if indices is None else map(int, indices))
+        clips.append((video.frames[0].size, len(video.shown)))
+    sizes = [picture.size for picture in pictures]
+    return Processed(model, config, processor, inputs, images, frames, sizes, clips)

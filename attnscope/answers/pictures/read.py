@@ -1,0 +1,263 @@
+"""Turn a text with pictures and videos into a prompt in which every image token has its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from attnscope.answers.pictures.image_tokens import ImageToken, lost_share
+from attnscope.answers.pictures.one_grid import by_hand
+from attnscope.answers.pictures.placeholders import (
+    check_placeholders,
+    order_of,
+    with_placeholders,
+)
+from attnscope.answers.pictures.processed import Processed, processed
+from attnscope.answers.pictures.supported import FAMILIES, PictureFamily, picture_family
+from attnscope.answers.pictures.videos import Video, open_video
+from attnscope.answers.prompt import Patch, PatchedPicture, Prompt, Segment
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.errors import ModelError, OptionError
+from attnscope.models.load import load_processor
+from attnscope.models.tokenize import max_tokens, open_picture, tokens_of
+from attnscope.models.tokens import Token
+from attnscope.units import counted
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def read_pictures(
+    checkpoint: Checkpoint,
+    config: Any,
+    pictures: Sequence[Any],
+    text: str,
+    *,
+    grid: str | None = None,
+    videos: Sequence[Any] = (),
+) -> Prompt:
+    """Read pictures and a text as a model reads them.
+
+    Args:
+        checkpoint: the model; its processor prepares the inputs.
+        config: its configuration, as `load_config` returned it.
+        pictures: files, or images of pillow.
+        text: the text, with a placeholder for each picture and video where it belongs, or with none.
+        grid: rows and columns of the grid that the tokens of each picture form, `24x24`, for a family
+            whose geometry is not known.
+        videos: as `videos.open_video` takes them.
+
+    Returns:
+        The prompt: a segment for each picture, with the tokens that begin and end it and its rows; and
+        for each image token the rectangle of the original picture that it covers.
+
+    Raises:
+        FileError: a picture cannot be read.
+        OptionError: the text has a wrong number of placeholders, or the prompt is too long.
+        ModelError: there is no processor; or which pixels an image token covers is not known, or does
+            not agree with the number of image tokens.
+    """
+    _check_family(checkpoint.name, config, grid, videos)
+    opened = [open_picture(picture) for picture in pictures]
+    read = [open_video(video) for video in videos]
+    processor = load_processor(checkpoint)
+    text = with_placeholders(checkpoint.name, processor, config, text, len(opened), len(read))
+    return encode(processor, config, text, opened, read, grid=grid, name=checkpoint.name)
+
+
+def encode(
+    processor: Any,
+    config: Any,
+    text: str,
+    pictures: Sequence[Any],
+    videos: Sequence[Any] = (),
+    *,
+    grid: str | None = None,
+    name: str | None = None,
+) -> Prompt:
+    """Encode a text that has its placeholders, such as a rendered chat, with its pictures.
+
+    Args:
+        processor: the model's processor.
+        config: its configuration.
+        text: the text, with a placeholder for each picture and video, in their order.
+        pictures, videos, grid: as in `read_pictures`.
+        name: the model's name, for errors.
+
+    Raises:
+        FileError, OptionError, ModelError: as `read_pictures`.
+    """
+    name = name or str(getattr(config, "_name_or_path", "") or config.model_type)
+    _check_family(name, config, grid, videos)
+    opened = [open_picture(picture) for picture in pictures]
+    read = [video if isinstance(video, Video) else open_video(video) for video in videos]
+    check_placeholders(name, processor, text, len(opened), len(read))
+    of = processed(name, processor, config, text, opened, read)
+    ids = of.inputs["input_ids"][0].tolist()
+    if (limit := max_tokens(config)) is not None and len(ids) > limit:
+        raise OptionError(
+            f"the prompt is {len(ids)} tokens long, but {name} takes at most {limit}.",
+            hint="a smaller picture, or a shorter text",
+        )
+    prompt = Prompt(of.inputs, tokens_of(processor.tokenizer, ids), tokenizer=processor.tokenizer)
+    of_family = picture_family(config) or PictureFamily(_of_grid(grid))
+    for visual in _visuals(of, of_family, order_of(processor, text), opened, read, ids):
+        _add(prompt, visual, of_family)
+    return prompt
+
+
+@dataclass
+class Visual:
+    """A picture or a video, and where its tokens are.
+
+    Attributes:
+        name: `picture 1`, `video 1`.
+        frames: the picture, or the frames of the video that the model reads.
+        tokens: its image tokens.
+        positions: their positions.
+    """
+
+    name: str
+    frames: list[Image]
+    tokens: list[ImageToken]
+    positions: list[int]
+
+
+def _check_family(name: str, config: Any, grid: str | None, videos: Sequence[Any]) -> None:
+    """Raise an error unless the geometry of a model's image tokens is known, or named by the user."""
+    of_family = picture_family(config)
+    if of_family is not None and grid is not None:
+        raise OptionError(
+            f"--grid is not needed: the image tokens of {name} ({config.model_type}) are known.",
+            hint="no --grid",
+        )
+    if of_family is None and grid is None:
+        raise ModelError(
+            f"which pixels each image token of {name} ({config.model_type}) covers is not known:"
+            f" attnscope knows {', '.join(FAMILIES)}.",
+            hint="--grid ROWSxCOLUMNS, if its image tokens form one grid over the picture",
+        )
+    if videos and (of_family is None or of_family.video is None):
+        readers = ", ".join(each for each, known in FAMILIES.items() if known.video)
+        raise ModelError(
+            f"{name} ({config.model_type}) reads no videos that attnscope knows: {readers} do.",
+            hint="frames of it as pictures",
+        )
+
+
+def _of_grid(grid: str | None) -> Callable[[Processed, int], list[list[ImageToken]]]:
+    """Return the tokens of a picture as the option `--grid` describes them."""
+    found = re.fullmatch(r"\s*([1-9]\d{0,3})\s*[x×,]\s*([1-9]\d{0,3})\s*", grid or "")
+    if found is None:
+        raise OptionError(f"--grid is {grid!r}, but must be rows and columns.", hint="--grid 24x24")
+    rows, columns = int(found[1]), int(found[2])
+    return lambda of, index: by_hand(of, index, rows, columns)
+
+
+def _visuals(
+    of: Processed,
+    of_family: PictureFamily,
+    order: list[str],
+    pictures: list[Image],
+    videos: list[Video],
+    ids: list[int],
+) -> list[Visual]:
+    """Return the pictures and videos in the order of the text, each with its tokens and positions.
+
+    Raises:
+        ModelError: the number of image tokens is not what their geometry predicts.
+    """
+    numbers = {"picture": 0, "video": 0}
+    found = []
+    for kind in order:
+        index = numbers[kind]
+        numbers[kind] += 1
+        if kind == "picture":
+            runs, frames = of_family.picture(of, index), [pictures[index]]
+        else:
+            assert of_family.video is not None
+            video = videos[index]
+            runs, frames = of_family.video(of, index), [video.frames[i] for i in video.shown]
+        found.append((f"{kind} {index + 1}", kind, runs, frames))
+    visuals = []
+    ends: dict[int, int] = {}
+    for name, kind, runs, frames in found:
+        image_id = _image_id(of, kind)
+        positions = [position for position, each in enumerate(ids) if each == image_id]
+        lengths = [len(run) for run in runs]
+        start = ends.get(image_id, 0)
+        ends[image_id] = start + sum(lengths)
+        own = positions[start : ends[image_id]]
+        if _runs_of(own) != lengths:
+            raise of.refused(
+                f"{name} should have {counted(sum(lengths), 'token')} in"
+                f" {counted(len(lengths), 'run')}, but the prompt has {len(own)} in"
+                f" {counted(len(_runs_of(own)), 'run')}"
+            )
+        visuals.append(Visual(name, frames, [token for run in runs for token in run], own))
+    for image_id, end in ends.items():
+        if (n := ids.count(image_id)) != end:
+            raise of.refused(
+                f"there are {n} image tokens in the prompt, but {end} by their geometry",
+            )
+    return visuals
+
+
+def _image_id(of: Processed, kind: str) -> int:
+    """Return the id of the tokens that a model replaces with features of pictures or of videos."""
+    names = ["image_token_id", "image_token_index"]
+    if kind == "video":
+        names.insert(0, "video_token_id")
+    for owner in (of.config, of.processor):
+        for name in names:
+            if isinstance(number := getattr(owner, name, None), int):
+                return number
+    raise of.refused("its config.json has no image_token_id")
+
+
+def _runs_of(positions: list[int]) -> list[int]:
+    """Return the lengths of the runs of consecutive positions."""
+    lengths = [1] if positions else []
+    for before, position in pairwise(positions):
+        if position == before + 1:
+            lengths[-1] += 1
+        else:
+            lengths.append(1)
+    return lengths
+
+
+def _add(prompt: Prompt, visual: Visual, of_family: PictureFamily) -> None:
+    """Add the segment, the patches and the labels of a picture or a video to a prompt."""
+    is_video = visual.name.startswith("video")
+    for token, position in zip(visual.tokens, visual.positions, strict=True):
+        part = "" if token.part == "whole" else f", {token.part}"
+        frame = f", frame {token.frame + 1}" if is_video else ""
+        label = f"{visual.name}{frame}{part}: {token.label}"
+        prompt.tokens[position] = Token(label, special=token.box is None)
+    first, end = _whole_run(prompt.tokens, visual.positions, of_family)
+    prompt.segments.append(Segment(visual.name, ((first, end),)))
+    for index in sorted({token.frame for token in visual.tokens}):
+        patches = tuple(
+            Patch(position, token.box, token.part)
+            for token, position in zip(visual.tokens, visual.positions, strict=True)
+            if token.frame == index and token.box is not None
+        )
+        image = visual.frames[index]
+        name = f"{visual.name}, frame {index + 1}" if is_video else visual.name
+        lost = lost_share([patch.box for patch in patches], image.size)
+        prompt.pictures.append(PatchedPicture(name, image, patches, lost))
+
+
+def _whole_run(tokens: list[Token], positions: list[int], of_family: PictureFamily) -> tuple[int, int]:
+    """Return the first position of a picture, and the end, with the tokens that open and close it."""
+    first, end = positions[0], positions[-1] + 1
+    for pattern in of_family.opening:
+        if first > 0 and re.fullmatch(pattern, tokens[first - 1].text):
+            first -= 1
+    for pattern in of_family.closing:
+        if end < len(tokens) and re.fullmatch(pattern, tokens[end].text):
+            end += 1
+    return first, end

@@ -1,0 +1,71 @@
+"""The families of models whose image tokens are known to cover which pixels, by `model_type`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from attnscope.answers.pictures.image_tokens import ImageToken
+from attnscope.answers.pictures.llava_next import llava_next
+from attnscope.answers.pictures.one_grid import gemma3, llava, paligemma
+from attnscope.answers.pictures.pixtral import pixtral
+from attnscope.answers.pictures.processed import Processed
+from attnscope.answers.pictures.qwen import qwen, qwen3_video, qwen_video
+from attnscope.answers.pictures.tiles import idefics3, idefics3_video, internvl, internvl_video
+
+Tokens = Callable[[Processed, int], list[list[ImageToken]]]
+"""Returns the tokens of a picture or a video, given its index, as runs without other tokens inside."""
+
+
+@dataclass(frozen=True)
+class PictureFamily:
+    """What is known of a family of models that read pictures.
+
+    Attributes:
+        picture: its tokens of a picture.
+        video: its tokens of a video; None: it reads none.
+        opening: the texts of tokens that stand directly before the tokens of a picture and belong to
+            it, as patterns, the nearest first.
+        closing: those of tokens directly behind them.
+        around: what stands before and behind a placeholder in a text.
+    """
+
+    picture: Tokens
+    video: Tokens | None = None
+    opening: tuple[str, ...] = ()
+    closing: tuple[str, ...] = ()
+    around: tuple[str, str] = ("", "")
+
+
+_FAKE = "<fake_token_around_image>"
+_TILES: dict[str, Any] = {"opening": (r"<row_\d+_col_\d+>|<global-img>", _FAKE), "closing": (_FAKE,)}
+_VISION = ("<|vision_start|>", "<|vision_end|>")
+_QWEN: dict[str, Any] = {
+    "opening": (r"<\|vision_start\|>",),
+    "closing": (r"<\|vision_end\|>",),
+    "around": _VISION,
+}
+
+FAMILIES: dict[str, PictureFamily] = {
+    "llava": PictureFamily(llava),
+    "llava_next": PictureFamily(llava_next),
+    "paligemma": PictureFamily(paligemma),
+    "gemma3": PictureFamily(gemma3, opening=("<start_of_image>",), closing=("<end_of_image>",)),
+    "qwen2_vl": PictureFamily(qwen, qwen_video, **_QWEN),
+    "qwen2_5_vl": PictureFamily(qwen, qwen_video, **_QWEN),
+    "qwen3_vl": PictureFamily(qwen, qwen3_video, **_QWEN),
+    "idefics3": PictureFamily(idefics3, **_TILES),
+    "smolvlm": PictureFamily(idefics3, idefics3_video, **_TILES),
+    "internvl": PictureFamily(internvl, internvl_video, opening=("<img>",), closing=("</img>",)),
+    "mistral3": PictureFamily(pixtral, closing=(r"\[IMG_END\]",)),
+}
+"""The families; a LLaVA with Pixtral's vision model is Pixtral."""
+
+
+def picture_family(config: Any) -> PictureFamily | None:
+    """Return what is known of a model's family; None if nothing is."""
+    vision = getattr(getattr(config, "vision_config", None), "model_type", None)
+    if config.model_type == "llava" and vision == "pixtral":
+        return FAMILIES["mistral3"]
+    return FAMILIES.get(config.model_type)

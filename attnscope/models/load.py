@@ -27,6 +27,9 @@ TOKENIZER = (
 IMAGES = ("preprocessor_config.json", "processor_config.json")
 """The names of files with a model's tokenizer, and with its image processor: one of each suffices."""
 
+PACKAGES = {"torchvision": "torchvision", "num2words": "num2words", "pillow": "PIL"}
+"""What processors need beside torch: names to install, and to import."""
+
 
 def load_config(checkpoint: Checkpoint) -> Any:
     """Load the model's configuration with transformers.
@@ -289,10 +292,15 @@ def load_processor(checkpoint: Checkpoint) -> Any:
     except Exception as error:
         if is_out_of_memory(error):
             raise
+        hint = "AutoProcessor.from_pretrained(…).save_pretrained(FOLDER) puts one beside the weights"
+        said = str(error).lower()
+        missing = [each for each in PACKAGES if each in said and find_spec(PACKAGES[each]) is None]
+        if missing:
+            hint = f"pip install {' '.join(missing)}"
         raise ModelError(
             f"{checkpoint.name} has no processor that can be loaded (processor_config.json,"
             f" preprocessor_config.json): {first_line(error).rstrip('.')}.",
-            hint="AutoProcessor.from_pretrained(…).save_pretrained(FOLDER) puts one beside the weights",
+            hint=hint,
         ) from error
 
 

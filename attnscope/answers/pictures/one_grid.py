@@ -6,6 +6,7 @@ from math import ceil, isqrt
 from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.pictures.image_tokens import ImageToken, Size, grid_of_tokens, within
+from attnscope.answers.pictures.measured import agree, measured_area
 from attnscope.answers.pictures.processed import Processed
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ def gemma3(of: Processed, index: int) -> list[list[ImageToken]]:
 
 def by_hand(of: Processed, index: int, rows: int, columns: int) -> list[list[ImageToken]]:
     """Return the tokens of a picture in a grid that the user names, over what the processor shows."""
+    if len(of.pixels) != len(of.sizes) or of.pixels.dim() != 4:
+        raise of.refused(
+            f"of {len(of.sizes)} pictures, its processor makes pixel_values of {tuple(of.pixels.shape)}"
+        )
     height, width = of.pixels.shape[-2:]
     area = _shown_area(of, index, width, height)
     return [grid_of_tokens(rows, columns, area, of.sizes[index])]
@@ -103,7 +108,7 @@ def _shown_area(of: Processed, index: int, width: int, height: int) -> Box:
         width, height: the size of what the model reads.
 
     Raises:
-        ModelError: the settings of the processor do not lead to that size.
+        ModelError: the settings of the processor do not lead to that size, or it shows another area.
     """
     original = of.sizes[index]
     padded, left, top = original, 0.0, 0.0
@@ -126,7 +131,10 @@ def _shown_area(of: Processed, index: int, width: int, height: int) -> Box:
         )
     left += (resized[0] - shown[0]) // 2 * x_scale
     top += (resized[1] - shown[1]) // 2 * y_scale
-    return (left, top, left + shown[0] * x_scale, top + shown[1] * y_scale)
+    area = (left, top, left + shown[0] * x_scale, top + shown[1] * y_scale)
+    if not agree(area, measured_area(of.images, original), shown):
+        raise of.refused("its image processor does something else than its settings say")
+    return area
 
 
 def _resized(size: Any, original: Size) -> Size:

@@ -70,7 +70,10 @@ class Processed:
     @property
     def pixels(self) -> Any:
         """What the model reads of the pictures, `… height width`."""
-        return self.inputs["pixel_values"]
+        pixels = self.inputs.get("pixel_values")
+        if pixels is None or not hasattr(pixels, "dim"):
+            raise self.refused("its processor makes no pixel_values of one size")
+        return pixels
 
     def refused(self, why: str, hint: str | None = None) -> ModelError:
         """Return the error for pictures whose tokens are not known to cover anything."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnscope.answers.pictures.image_tokens import ImageToken, Size, grid_of_tokens
-from attnscope.answers.pictures.processed import ProcessorPart, Processed
+from attnscope.answers.pictures.processed import Processed, ProcessorPart
 
 
 def qwen(of: Processed, index: int) -> list[list[ImageToken]]:

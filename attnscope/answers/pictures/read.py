@@ -116,12 +116,14 @@ class Visual:
     Attributes:
         name: `picture 1`, `video 1`.
         frames: the picture, or the frames of the video that the model reads.
+        numbers: their numbers in the video, from 1.
         tokens: its image tokens.
         positions: their positions.
     """
 
     name: str
     frames: list[Image]
+    numbers: list[int]
     tokens: list[ImageToken]
     positions: list[int]
 
@@ -176,34 +178,39 @@ def _visuals(
         index = numbers[kind]
         numbers[kind] += 1
         if kind == "picture":
-            runs, frames = of_family.picture(of, index), [pictures[index]]
+            runs, frames, shown = of_family.picture(of, index), [pictures[index]], [0]
         else:
             assert of_family.video is not None
-            video = videos[index]
-            runs, frames = of_family.video(of, index), [video.frames[i] for i in video.shown]
-        found.append((f"{kind} {index + 1}", kind, runs, frames))
-    visuals = []
-    ends: dict[int, int] = {}
-    for name, kind, runs, frames in found:
+            runs, shown = of_family.video(of, index), videos[index].shown
+            frames = [videos[index].frames[i] for i in shown]
+        found.append((f"{kind} {index + 1}", kind, runs, frames, [i + 1 for i in shown]))
+    predicted: dict[int, int] = {}
+    for _, kind, runs, _, _ in found:
         image_id = _image_id(of, kind)
-        positions = [position for position, each in enumerate(ids) if each == image_id]
-        lengths = [len(run) for run in runs]
-        start = ends.get(image_id, 0)
-        ends[image_id] = start + sum(lengths)
-        own = positions[start : ends[image_id]]
-        if _runs_of(own) != lengths:
+        predicted[image_id] = predicted.get(image_id, 0) + sum(map(len, runs))
+    for image_id, n in predicted.items():
+        if (there := ids.count(image_id)) != n:
             raise of.refused(
-                f"{name} should have {counted(sum(lengths), 'token')} in"
-                f" {counted(len(lengths), 'run')}, but the prompt has {len(own)} in"
-                f" {counted(len(_runs_of(own)), 'run')}"
+                f"the prompt has {counted(there, 'image token')}, but {n} by their geometry"
             )
-        visuals.append(Visual(name, frames, [token for run in runs for token in run], own))
-    for image_id, end in ends.items():
-        if (n := ids.count(image_id)) != end:
+    visuals = []
+    left = {image_id: [i for i, each in enumerate(ids) if each == image_id] for image_id in predicted}
+    for name, kind, runs, frames, shown in found:
+        tokens = [token for run in runs for token in run]
+        positions = left[_image_id(of, kind)]
+        own, positions[: len(tokens)] = positions[: len(tokens)], []
+        if _runs_of(own) != [len(run) for run in runs]:
             raise of.refused(
-                f"there are {n} image tokens in the prompt, but {end} by their geometry",
+                f"{name} should have {counted(len(runs), 'run')} of {len(runs[0])} image tokens, but"
+                f" the prompt has runs of {_listed(_runs_of(own))}"
             )
+        visuals.append(Visual(name, frames, shown, tokens, own))
     return visuals
+
+
+def _listed(lengths: list[int]) -> str:
+    """Return the first few lengths of runs."""
+    return ", ".join(map(str, lengths[:4])) + ", …" * (len(lengths) > 4)
 
 
 def _image_id(of: Processed, kind: str) -> int:
@@ -234,7 +241,7 @@ def _add(prompt: Prompt, visual: Visual, of_family: PictureFamily) -> None:
     is_video = visual.name.startswith("video")
     for token, position in zip(visual.tokens, visual.positions, strict=True):
         part = "" if token.part == "whole" else f", {token.part}"
-        frame = f", frame {token.frame + 1}" if is_video else ""
+        frame = f", frame {visual.numbers[token.frame]}" if is_video else ""
         label = f"{visual.name}{frame}{part}: {token.label}"
         prompt.tokens[position] = Token(label, special=token.box is None)
     first, end = _whole_run(prompt.tokens, visual.positions, of_family)
@@ -246,7 +253,7 @@ def _add(prompt: Prompt, visual: Visual, of_family: PictureFamily) -> None:
             if token.frame == index and token.box is not None
         )
         image = visual.frames[index]
-        name = f"{visual.name}, frame {index + 1}" if is_video else visual.name
+        name = f"{visual.name}, frame {visual.numbers[index]}" if is_video else visual.name
         lost = lost_share([patch.box for patch in patches], image.size)
         prompt.pictures.append(PatchedPicture(name, image, patches, lost))
 

@@ -1,0 +1,414 @@
+"""A text with pictures becomes a prompt: placeholders, segments, labels, and errors."""
+
+from __future__ import annotations
+
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from answers.families import (
+    HAS_VIDEOS,
+    NAMES,
+    TEXT,
+    VIDEO_NAMES,
+    VISION,
+    family,
+    id_of,
+    loaded,
+    picture,
+    processor_with,
+    tokenizer,
+)
+from answers.pictures.pixels import changed, embeddings, moves, overlaps, read
+from PIL import Image
+from sweeps import swept
+
+from attnscope.answers.pictures.read import encode, read_pictures
+from attnscope.checkpoints.checkpoint import find_checkpoint
+from attnscope.checkpoints.loaded import find_model
+from attnscope.errors import FileError, ModelError, OptionError
+from attnscope.models.load import load_config
+
+IMAGE = {name: loaded(name)[1].image_token for name in ("llava", "gemma3", "mistral3")}
+
+
+def read_with(name: str, processor: Any, pictures: list[Any], text: str = "what is?", **options: Any):
+    model = loaded(name)[0]
+    return read_pictures(find_model(model, processor=processor), model.config, pictures, text, **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_prompt_is_what_the_processor_makes_of_its_own_placeholders(name):
+    model, _ = loaded(name)
+    images = [picture(50, 37), picture(64, 32, seed=1)]
+    prompt = read(name, images)
+    ids = prompt.inputs["input_ids"][0].tolist()
+    image_id = getattr(model.config, "image_token_id", None) or model.config.image_token_index
+    of_pictures = {patch.position for each in prompt.pictures for patch in each.patches}
+    assert of_pictures <= {position for position, each in enumerate(ids) if each == image_id}
+    assert len(prompt.tokens) == len(ids)
+    assert [each.name for each in prompt.pictures] == ["picture 1", "picture 2"]
+    assert [each.name for each in prompt.segments] == ["picture 1", "picture 2"]
+    assert [each.image.size for each in prompt.pictures] == [(50, 37), (64, 32)]
+    for segment, found in zip(prompt.segments, prompt.pictures, strict=True):
+        assert {patch.position for patch in found.patches} <= set(segment.positions)
+    first, second = (set(segment.positions) for segment in prompt.segments)
+    assert not first & second
+    assert "labels" not in prompt.inputs
+    with torch.no_grad():
+        assert model(**prompt.inputs).logits.shape[1] == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("qwen2_vl", "<|vision_start|>", "<|vision_end|>"),
+        ("gemma3", "<start_of_image>", "<end_of_image>"),
+        ("idefics3", "<fake_token_around_image>", "<fake_token_around_image>"),
+        ("internvl", "<img>", "</img>"),
+        ("mistral3", "picture 2: 1, 1", "[IMG_END]"),
+        ("llava", "picture 2: 1, 1", "picture 2: 4, 4"),
+        ("llava_next", "picture 2: 1, 1", "picture 2, tile 1: end of row"),
+    ],
+)
+def test_a_segment_has_the_tokens_that_open_and_close_a_picture(name, first, last):
+    prompt = read(name, [picture(64, 32), picture(64, 32)])
+    positions = prompt.segments[1].positions
+    assert prompt.tokens[positions[0]].text == first
+    assert prompt.tokens[positions[-1]].text == last
+    inside = {prompt.tokens[position].text for position in positions}
+    assert "what" not in inside
+    assert prompt.segments[0].n_token == prompt.segments[1].n_token
+
+
+def test_labels_name_the_picture_its_part_row_and_column():
+    prompt = read("idefics3", [picture(64, 32)])
+    labels = [prompt.tokens[patch.position].text for patch in prompt.pictures[0].patches]
+    assert labels[0] == "picture 1, tile 1, 1: 1, 1"
+    assert labels[7] == "picture 1, tile 1, 2: 2, 2"
+    assert labels[-1] == "picture 1: 2, 2"
+    assert not any(prompt.tokens[patch.position].special for patch in prompt.pictures[0].patches)
+
+
+def test_a_marked_cell_is_found_in_the_original_of_a_picture_that_is_resized_and_cropped():
+    """200 × 100 pixels become 64 × 32, of which the 32 in the middle are read."""
+    plain = Image.fromarray(np.full((100, 200, 3), 40, dtype=np.uint8))
+    marked = changed(plain, (131, 56, 143, 69))
+    before, after = read("llava", [plain]), read("llava", [marked])
+    far = moves("llava", before, after)
+    [found] = after.pictures
+    [strongest] = [patch for patch in found.patches if far[patch.position] == 1]
+    assert strongest.box == (125, 50, 150, 75)
+    assert {position for position, share in enumerate(far) if share > 0.05} == {strongest.position}
+    assert found.lost == 0.5
+    unseen = changed(plain, (2, 2, 42, 98))  # 50 are cropped away; a filter reaches 2 · 200/64
+    apart = embeddings("llava", read("llava", [unseen])) - embeddings("llava", before)
+    assert apart.abs().max() == 0
+
+
+def test_what_covers_nothing_but_padding_is_no_patch():
+    """A picture of 64 × 8 fills one row of four in the two tiles; the rest is dropped or padded."""
+    prompt = read("llava_next", [picture(96, 31)])
+    [found] = prompt.pictures
+    labels = [prompt.tokens[position].text for position in prompt.segments[0].positions]
+    assert sum(label.endswith("end of row") for label in labels) == 4
+    assert len(found.patches) == 16 + 4 * 12
+    assert max(patch.box[3] for patch in found.patches) == 31
+    assert found.lost == 0
+
+
+def test_a_file_is_turned_as_its_camera_was_held(tmp_path):
+    image = picture(40, 30)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    image.save(tmp_path / "turned.png", exif=exif)
+    [found] = read("qwen2_vl", [tmp_path / "turned.png"]).pictures
+    assert found.image.size == (30, 40)
+    assert found.image.tobytes() == image.transpose(Image.Transpose.ROTATE_270).tobytes()
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1"])
+def test_pictures_of_any_mode_are_read_in_rgb(mode):
+    [found] = read("llava", [picture(40, 30).convert(mode)]).pictures
+    assert found.image.mode == "RGB"
+
+
+@pytest.mark.parametrize(
+    ("picture_file", "says"),
+    [("missing.png", "No such file"), ("text.png", "is not a picture that pillow can read")],
+)
+def test_a_file_that_is_no_picture_is_refused(tmp_path, picture_file, says):
+    (tmp_path / "text.png").write_text("hello")
+    with pytest.raises(FileError, match=says):
+        read("llava", [tmp_path / picture_file])
+
+
+def test_what_is_neither_a_file_nor_an_image_is_refused():
+    with pytest.raises(OptionError, match="a file or an image of pillow, but this is a ndarray"):
+        read("llava", [np.zeros((3, 3, 3))])
+
+
+def test_placeholders_of_the_user_stay_where_they_are():
+    prompt = read_with("llava", loaded("llava")[1], [picture(40, 30)], "what <image> is?")
+    assert [token.text for token in prompt.tokens][:2] == ["<s>", "what"]
+    assert prompt.segments[0].spans[0][0] == 3
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_as_many_placeholders_as_pictures_are_needed(n):
+    text = "<image>" * n + "what?"
+    with pytest.raises(OptionError, match=f"has {n} × <image>, .*, but there are 2 pictures"):
+        read_with("llava", loaded("llava")[1], [picture(40, 30)] * 2, text)
+
+
+def test_a_chat_template_writes_the_placeholders():
+    text = "".join(token.text for token in read("qwen2_vl", [picture(40, 30)]).tokens)
+    assert text.startswith("<s><|im_start|>user\n<|vision_start|>picture 1: 1, 1")
+    assert text.endswith("<|vision_end|>what is?<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_a_chat_template_without_pictures_leaves_them_before_the_text():
+    processor = copy(loaded("llava")[1])
+    processor.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    prompt = read_with("llava", processor, [picture(40, 30)])
+    assert [token.text for token in prompt.tokens][:2] == ["<s>", "picture 1: 1, 1"]
+
+
+def test_a_rendered_chat_does_not_get_a_second_token_of_its_beginning():
+    model, processor = loaded("llava")
+    prompt = encode(processor, model.config, "<s>hey <image> there", [picture(40, 30)])
+    assert [token.text for token in prompt.tokens].count("<s>") == 1
+
+
+def test_the_length_of_a_prompt_is_limited():
+    model, processor = loaded("llava")
+    with pytest.raises(OptionError, match=r"tokens long, but .* takes at most 2048"):
+        encode(processor, model.config, "<image>" + "what is " * 2000, [picture(40, 30)])
+
+
+@pytest.mark.parametrize(
+    "name", swept(["llava", "llava_next", "gemma3", "paligemma", "idefics3"], ["idefics3"])
+)
+def test_a_folder_has_its_processor(name):
+    checkpoint = find_checkpoint(family(name))
+    config = load_config(checkpoint)
+    prompt = read_pictures(checkpoint, config, [picture(40, 30)], "what is?")
+    expected = read(name, [picture(40, 30)])
+    assert prompt.inputs["input_ids"].equal(expected.inputs["input_ids"])
+    assert prompt.inputs["pixel_values"].equal(expected.inputs["pixel_values"])
+
+
+@pytest.mark.skipif(HAS_VIDEOS, reason="torchvision is installed")
+def test_a_processor_that_needs_torchvision_says_so():
+    checkpoint = find_checkpoint(family("smolvlm"))
+    with pytest.raises(ModelError, match="requires the Torchvision library") as error:
+        read_pictures(checkpoint, load_config(checkpoint), [picture(40, 30)], "what is?")
+    assert error.value.hint == "pip install torchvision"
+
+
+def vip_llava() -> tuple[Any, Any]:
+    """A model whose family is not known here, but whose tokens form one grid."""
+    torch.manual_seed(0)
+    config = transformers.VipLlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(**VISION),
+        text_config=transformers.LlamaConfig(**TEXT),
+        image_token_index=id_of("<image>"),
+        vision_feature_layers=[-1, -2],
+    )
+    processor = processor_with(
+        "LlavaProcessor",
+        transformers.CLIPImageProcessor(
+            size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
+        ),
+        tokenizer(image_token="<image>"),
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    )
+    return transformers.VipLlavaForConditionalGeneration(config).eval(), processor
+
+
+def test_an_unknown_family_is_refused_and_takes_a_grid():
+    model, processor = vip_llava()
+    checkpoint = find_model(model, processor=processor)
+    images = [picture(50, 37), picture(20, 64)]
+    with pytest.raises(ModelError, match=r"\(vipllava\) covers is not known") as error:
+        read_pictures(checkpoint, model.config, images, "what?")
+    assert error.value.hint is not None
+    assert error.value.hint.startswith("--grid ROWSxCOLUMNS")
+    prompt = read_pictures(checkpoint, model.config, images, "what?", grid="4x4")
+    known = read("llava", images)
+    assert [each.patches for each in prompt.pictures] == [each.patches for each in known.pictures]
+    with pytest.raises(ModelError, match="the prompt has 32 image tokens, but 40 by their geometry"):
+        read_pictures(checkpoint, model.config, images, "what?", grid="4x5")
+    with pytest.raises(OptionError, match="must be rows and columns"):
+        read_pictures(checkpoint, model.config, images, "what?", grid="16")
+
+
+def test_a_grid_for_a_known_family_is_refused():
+    with pytest.raises(OptionError, match="--grid is not needed"):
+        read("llava", [picture(40, 30)], grid="4x4")
+
+
+class Mirrored(type(loaded("llava")[1].image_processor)):  # type: ignore[misc]
+    """An image processor that does something which its settings do not say."""
+
+    def __call__(self, images: Any, **settings: Any) -> Any:
+        return super().__call__(
+            [Image.fromarray(np.array(each)[:, ::-1]) for each in images], **settings
+        )
+
+
+class Shifted(type(loaded("llava")[1].image_processor)):  # type: ignore[misc]
+    def __call__(self, images: Any, **settings: Any) -> Any:
+        return super().__call__([each.crop((4, 0, *each.size)) for each in images], **settings)
+
+
+@pytest.mark.parametrize("kind", [Mirrored, Shifted])
+def test_an_image_processor_is_not_believed_but_measured(kind):
+    processor = copy(loaded("llava")[1])
+    processor.image_processor = kind(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    with pytest.raises(ModelError, match="does something else than its settings say"):
+        read_with("llava", processor, [picture(64, 50)])
+
+
+def test_a_picture_that_is_padded_to_a_square_keeps_its_place():
+    processor = copy(loaded("llava")[1])
+    processor.image_processor = transformers.LlavaImageProcessor(
+        do_pad=True, size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
+    )
+    image = picture(64, 24)
+    before = read_with("llava", processor, [image])
+    [found] = before.pictures
+    assert len(found.patches) == 8
+    assert found.patches[0].box == (0, 0, 16, 12)
+    assert found.lost == 0
+    for patch in found.patches:
+        left, top, right, bottom = map(round, patch.box)
+        inside = (left + 5, top + 4, right - 5, bottom - 4)
+        far = moves("llava", before, read_with("llava", processor, [changed(image, inside)]))
+        assert far[patch.position] == 1
+
+
+@pytest.mark.parametrize(("size", "n_crop"), [((150, 40), 4), ((41, 97), 2), ((40, 40), 0)])
+def test_gemma_pans_and_scans_a_long_picture(size, n_crop):
+    processor = copy(loaded("gemma3")[1])
+    processor.images_kwargs = {
+        **type(processor).images_kwargs,
+        "do_pan_and_scan": True,
+        "pan_and_scan_min_crop_size": 16,
+    }
+    image, other = picture(*size), picture(40, 40, seed=1)
+    before = read_with("gemma3", processor, [image, other])
+    found, _ = before.pictures
+    assert len(found.patches) == 4 * (1 + n_crop)
+    assert {patch.part for patch in found.patches} == {
+        "whole",
+        *(f"crop {n + 1}" for n in range(n_crop)),
+    }
+    assert len(before.segments[0].positions) > 4 * (1 + n_crop)
+    for patch in found.patches:
+        left, top, right, bottom = patch.box
+        middle = (round((left + right) / 2), round((top + bottom) / 2))
+        box = (middle[0] - 1, middle[1] - 1, middle[0] + 1, middle[1] + 1)
+        far = moves("gemma3", before, read_with("gemma3", processor, [changed(image, box), other]))
+        moved = {position for position, share in enumerate(far) if share > 0.05}
+        assert patch.position in moved
+        reach = {each.position for each in found.patches if overlaps(each, box, 5)}
+        assert moved <= reach
+
+
+def test_all_of_clip_has_a_token_that_is_no_patch():
+    model, processor = loaded("llava")
+    config = copy(model.config)
+    config.vision_feature_select_strategy = "full"
+    whole = copy(processor)
+    whole.vision_feature_select_strategy = "full"
+    prompt = encode(whole, config, "<image>what is?", [picture(40, 30)])
+    assert prompt.tokens[1].text == "picture 1: [CLS]"
+    assert prompt.pictures[0].patches[0].position == 2
+    assert len(prompt.pictures[0].patches) == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "wrong", "says"),
+    [
+        ("llava", "patch_size", 16, "has 4 image tokens, but 16 by their geometry"),
+        ("llava_next", "patch_size", 16, "has 24 image tokens, but 88 by their geometry"),
+        ("mistral3", "patch_size", 16, "do not divide into patches of 16|image tokens"),
+        ("gemma3", "full_image_sequence", "<image_soft_token>" * 9, "has 9 image tokens, but 4"),
+        ("idefics3", "image_seq_len", 5, "has 25 image tokens, but 20 by their geometry"),
+        ("internvl", "image_seq_length", 5, "has 25 image tokens, but 20 by their geometry"),
+        ("paligemma", "image_seq_length", 9, "has 9 image tokens, but 16 by their geometry"),
+    ],
+)
+def test_a_number_of_image_tokens_that_geometry_does_not_predict_is_refused(name, setting, wrong, says):
+    model, processor = loaded(name)
+    other = copy(processor)
+    setattr(other, setting, wrong)
+    with pytest.raises(ModelError, match=says):
+        encode(other, model.config, f"{other.image_token}what is?", [picture(50, 45)])
+
+
+def test_a_processor_of_qwen_that_merges_other_patches_than_the_model_is_refused():
+    model, processor = loaded("qwen2_vl")
+    other = copy(processor)
+    other.image_processor = copy(processor.image_processor)
+    other.image_processor.merge_size = 4
+    with pytest.raises(ModelError, match="merged by 4 in its processor, are merged by 2 in the model"):
+        encode(other, model.config, "<|image_pad|>what is?", [picture(64, 64)])
+
+
+videos = pytest.mark.skipif(not HAS_VIDEOS, reason="torchvision and num2words are not installed")
+
+
+@videos
+@pytest.mark.parametrize("name", VIDEO_NAMES)
+def test_a_pixel_of_a_frame_moves_the_tokens_of_its_step_and_cell(name):
+    frames = [picture(48, 40, seed=i) for i in range(4)]
+    before = read(name, [], [frames])
+    per_step = 2 if name.startswith("qwen") else 1
+    names = [f"video 1, frame {i + 1}" for i in range(0, 4, per_step)]
+    assert [each.name for each in before.pictures] == names
+    assert [each.name for each in before.segments] == ["video 1"]
+    for index in (0, 3):
+        found = before.pictures[index // per_step]
+        assert found.image.tobytes() == frames[index - index % per_step].tobytes()
+        for patch in (found.patches[0], found.patches[-1]):
+            left, top, right, bottom = map(round, patch.box)
+            box = (left + 7, top + 7, right - 7, bottom - 7)
+            other = [changed(each, box) if i == index else each for i, each in enumerate(frames)]
+            far = moves(name, before, read(name, [], [other]))
+            assert far[patch.position] == 1
+            assert {i for i, share in enumerate(far) if share > 0.05} == {patch.position}
+
+
+@videos
+def test_an_animated_picture_is_a_video(tmp_path):
+    frames = [picture(48, 40, seed=i) for i in range(4)]
+    path = tmp_path / "frames.png"
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=500)
+    prompt = read("qwen2_vl", [picture(32, 32)], [path])
+    assert [each.name for each in prompt.pictures] == [
+        "picture 1",
+        "video 1, frame 1",
+        "video 1, frame 3",
+    ]
+    assert prompt.pictures[2].image.tobytes() == frames[2].tobytes()
+
+
+def test_a_family_without_videos_refuses_them():
+    with pytest.raises(ModelError, match="reads no videos that attnscope knows"):
+        read("llava", [], [[picture(40, 30)]])
+
+
+def test_frames_of_several_sizes_are_refused(tmp_path: Path):
+    with pytest.raises(OptionError, match="frames of several sizes: 40×30, 50×30"):
+        read("qwen2_vl", [], [[picture(40, 30), picture(50, 30)]])
+    (tmp_path / "film.mp4").write_bytes(b"not a film")
+    with pytest.raises(FileError, match="cannot be decoded as a video"):
+        read("qwen2_vl", [], [tmp_path / "film.mp4"])

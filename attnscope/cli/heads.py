@@ -19,6 +19,7 @@ EXAMPLES = {
     'attnscope heads minilm --text "The cat sat."': "what every head attends to in a text",
     'attnscope heads minilm --text "The cat sat." --sort previous --top 5': "the strongest heads",
     "attnscope heads minilm --corpus texts.txt": "means over many texts, a line each",
+    "attnscope heads gpt2 --needle needles.jsonl": "which heads copy from a text into the answer",
     'attnscope heads minilm --text "The cat sat." --page heads.html': "a page to explore",
 }
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.indices import Indices, parse_indices
 from attnscope.errors import FileError, OptionError
-from attnscope.heads.options import MeasurementRun, OrderOptions, TextOptions, check_options
+from attnscope.heads.options import (
+    MeasurementRun,
+    OrderOptions,
+    TextOptions,
+    check_needle_options,
+    check_options,
+)
 from attnscope.models.heads.result import IN_A_PAGE, HeadTable
 from attnscope.models.options import Weigh
 from attnscope.options import group_of
@@ -17,6 +23,7 @@ from attnscope.process.progress import Progress, silent, stage
 if TYPE_CHECKING:
     from attnscope.heads.corpus import Corpus, IterableCorpus
     from attnscope.heads.job import MeasurementJob
+    from attnscope.heads.needles import Needles
     from attnscope.heads.processes import ProcessGroup
     from attnscope.models.maps.result import AttentionMaps
 
@@ -35,6 +42,8 @@ def measure_heads(
     tokens: str | Sequence[str] | None = None,
     target: str | None = None,
     target_field: str | None = None,
+    needle: Needles | None = None,
+    generate: int | None = None,
     max_length: int | None = None,
     truncate: bool = False,
     special: bool = True,
@@ -79,6 +88,10 @@ def measure_heads(
         ids, tokens: token ids, or entries of the vocabulary, to read instead of a text, unchanged.
         target: the decoder's input in an encoder-decoder model, for a single text.
         target_field: the field of each object that is the decoder's input.
+        needle: texts with needles, which the model is to find: a .jsonl file, or objects with `text`,
+            `needle` (a part of it, or its first and end characters), and perhaps `question`, which
+            follows, and `answer`, which the model is made to write. The only metric is `retrieval`.
+        generate: the most tokens that the model writes to find a needle; None: 50.
         max_length: the number of tokens to truncate texts to; None: 4096 for a corpus, or the model's
             limit.
         truncate: whether to truncate a single text that is too long instead of raising an error.
@@ -116,10 +129,13 @@ def measure_heads(
         OptionWarning: an option has no effect.
     """
     from attnscope.heads.job import MeasurementJob
+    from attnscope.heads.needles import measure_needles
     from attnscope.heads.processes import process_group
     from attnscope.heads.selection import Selection, metric_names
+    from attnscope.models.heads.metrics import METRICS, RETRIEVAL
     from attnscope.process.devices import kept_random_state
     from attnscope.process.memory import check_imports, return_freed_memory
+    from attnscope.process.verbosity import kept_verbosity
 
     if isinstance(texts, Path):
         corpus, texts = texts if corpus is None else corpus, None
@@ -135,8 +151,9 @@ def measure_heads(
     )
     if weigh not in (None, *Weigh):
         raise OptionError(f"there is no --weigh {weigh}.", hint=", ".join(Weigh))
+    known = METRICS if needle is None else [RETRIEVAL]
     selection = Selection(
-        metric_names(metrics, sort),
+        metric_names(metrics, sort, known),
         stack,
         parse_indices("--layer", layers),
         parse_indices("--head", heads),
@@ -147,6 +164,14 @@ def measure_heads(
     order = group_of(OrderOptions, arguments)
     check_options(inputs, run, order)
     _check_files(run)
+    if needle is not None:
+        check_needle_options(inputs, run, selection)
+        check_imports(transformers=True)
+        return_freed_memory()
+        with kept_verbosity(), kept_random_state(run.device):
+            table = measure_needles(model, needle, inputs, selection, run, order, tokenizer, progress)
+        table.why_no_maps = "each trial has its own maps" if page else None
+        return table
     corpus_texts = _open_corpus(inputs)
     text = "" if corpus_texts is not None or inputs.has_ids else _text(model, inputs)
     _check_shared(inputs, run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attnscope.errors import OptionError, warn_unused
 from attnscope.models.heads.metrics import METRICS
@@ -24,7 +25,11 @@ from attnscope.models.options import (
     tokens_option,
     truncate_option,
 )
-from attnscope.options import option
+from attnscope.options import option, refuse
+from attnscope.process.launch import launched
+
+if TYPE_CHECKING:
+    from attnscope.heads.selection import Selection
 
 MAX_LENGTH = 4096
 """The default number of tokens to which a text of a corpus is truncated."""
@@ -62,6 +67,14 @@ class TextOptions:
     )
     target_field: str | None = option(
         "The field of a .jsonl object with the decoder's text.", metavar="NAME"
+    )
+    needle: Path | None = option(
+        'Which heads copy a needle into the answer: .jsonl, {"text": …, "needle": …} per line.',
+        metavar="FILE",
+        common=True,
+    )
+    generate: int | None = option(
+        "With --needle, let the model write up to N tokens.", metavar="N", min=1, shown="50"
     )
     max_length: int | None = option(
         "Truncate longer texts to N tokens.",
@@ -180,7 +193,12 @@ class MeasurementRun:
 
 def check_options(inputs: TextOptions, run: MeasurementRun, order: OrderOptions) -> None:
     """Raise an OptionError for options that contradict each other; warn of those without effect."""
-    counts = {"max-length": inputs.max_length, "top": order.top, "batch-tokens": run.batch_tokens}
+    counts = {
+        "max-length": inputs.max_length,
+        "top": order.top,
+        "batch-tokens": run.batch_tokens,
+        "generate": inputs.generate,
+    }
     for name, count in counts.items():
         if count is not None and count < 1:
             raise OptionError(f"--{name} is {count}, but must be 1 or more.")
@@ -202,6 +220,24 @@ def check_options(inputs: TextOptions, run: MeasurementRun, order: OrderOptions)
     )
 
 
+def check_needle_options(inputs: TextOptions, run: MeasurementRun, selection: Selection) -> None:
+    """Raise an OptionError for options that are not for retrieval scores, which need a written text."""
+    of_rows = {
+        "--target": inputs.target,
+        "--field": inputs.field,
+        "--max-length": inputs.max_length,
+        "--truncate": inputs.truncate,
+        "--no-special": not inputs.special,
+        "--without-sink": selection.without_sink,
+        "--weigh": selection.weigh,
+        "--memory": run.memory,
+        "--batch-tokens": run.batch_tokens,
+    }
+    refuse(of_rows, "does not go with --needle, which measures the rows that wrote an answer")
+    if launched():
+        raise OptionError("torchrun divides a corpus among processes, but --needle is run by one.")
+
+
 def _conflicts(inputs: TextOptions, run: MeasurementRun) -> Iterator[tuple[object, str, str | None]]:
     """Yield for each contradiction whether it holds, the error, and a hint."""
     sources = {
@@ -210,9 +246,10 @@ def _conflicts(inputs: TextOptions, run: MeasurementRun) -> Iterator[tuple[objec
         "ids": inputs.ids,
         "tokens": inputs.tokens,
         "corpus": inputs.corpus,
+        "needle": inputs.needle,
     }
     read = [name for name, value in sources.items() if value is not None]
-    readable = '--text "…", --file FILE or --corpus FILE'
+    readable = '--text "…", --file FILE, --corpus FILE or --needle FILE'
     yield not read, "there is no input.", readable
     message = f"--{' and --'.join(read)} cannot be combined: give one input."
     yield len(read) > 1, message, readable
@@ -224,6 +261,11 @@ def _conflicts(inputs: TextOptions, run: MeasurementRun) -> Iterator[tuple[objec
             message,
             f"--corpus FILE {option_name} {value}",
         )
+    yield (
+        inputs.generate is not None and inputs.needle is None,
+        "--generate needs a text with a needle.",
+        f"--needle FILE --generate {inputs.generate}",
+    )
     message = "--target goes with a single text, and a corpus has many."
     yield inputs.target is not None and inputs.has_corpus, message, "--target-field NAME"
     message = "--max-length truncates a single text only with --truncate."

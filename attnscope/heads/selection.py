@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from attnscope.errors import OptionError
 from attnscope.heads.statistics import Key
-from attnscope.models.heads.metrics import METRICS
+from attnscope.models.heads.metrics import METRICS, RETRIEVAL
 from attnscope.models.layers import check_selected
 from attnscope.text import nearest
 
@@ -82,26 +82,33 @@ class Selection:
         return n_weight
 
 
-def metric_names(metrics: str | Iterable[str] | None, sort: str | None = None) -> list[str]:
+def metric_names(
+    metrics: str | Iterable[str] | None,
+    sort: str | None = None,
+    known: Collection[str] = METRICS,
+) -> list[str]:
     """Return the names of the selected metrics, in order.
 
     Args:
         metrics: names, or a text that lists them: `entropy,self`; None: all.
         sort: the metric by which heads are ranked, if any.
+        known: the metrics that there are.
 
     Raises:
         OptionError: there is no such metric, or `sort` is not among the selected ones.
     """
-    names = list(METRICS)
+    names = list(known)
     if metrics is not None:
         parts = metrics.split(",") if isinstance(metrics, str) else metrics
         names = [name.strip() for name in parts]
         if not names:
             raise OptionError("metrics is an empty list.", hint="metrics=None for all")
     for option, name in [*(("--metrics", name) for name in names), ("--sort", sort)]:
-        if name is not None and name not in METRICS:
-            hint = nearest(name, METRICS)
-            hint = f"{option} {hint}" if hint else ", ".join(METRICS)
+        if name is not None and name not in known:
+            near = nearest(name, known)
+            hint = f"{option} {near}" if near else ", ".join(known)
+            if name == RETRIEVAL:
+                hint = "--needle FILE, for which it is measured"
             raise OptionError(f"{option}: there is no metric {name!r}.", hint=hint)
     if sort is not None and sort not in names:
         listed = metrics if isinstance(metrics, str) else ",".join(names)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from models.planted import save_gpt2
 from typer.core import TyperOption
 
 import attnscope as attnscope_module
@@ -163,6 +164,10 @@ def files(tmp_path, monkeypatch, minilm):
     transformers.LlamaForCausalLM(llama).save_pretrained("llama")
     shutil.copy("llama/config.json", "config.json")
     Path("texts.txt").write_text("The cat sat.\nA dog ran.\n")
+    save_gpt2(Path("gpt2"))
+    Path("needles.jsonl").write_text(
+        '{"text": "The cat sat on a mat.", "needle": "cat", "answer": "a cat"}'
+    )
     Path("prompts.jsonl").write_text('{"text": "A cat.", "answer": "A kitten."}\n' * 2)
     for name in "qkv":
         np.save(f"{name}.npy", np.ones((1, 3, 4), dtype=np.float32))

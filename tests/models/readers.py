@@ -92,15 +92,16 @@ def changed_weights(folder: Path) -> Iterator[dict[str, torch.Tensor]]:
     save_file(weights, path, metadata={"format": "pt"})
 
 
-def save_tokenizer(folder: Path) -> None:
-    """A tokenizer that knows eighteen words, and puts [CLS] and [SEP] around texts and pairs."""
+def save_tokenizer(folder: Path, *, special: bool = True) -> None:
+    """A tokenizer that knows eighteen words, and puts [CLS] and [SEP] around texts and pairs, or not."""
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
+    if special:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        )
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="[PAD]",

@@ -527,6 +527,34 @@ def effective(rows: WeightRows) -> torch.Tensor:
     return rows.entropy.exp()
 
 
+def retrieval(
+    strongest: torch.Tensor, written: torch.Tensor, ids: torch.Tensor, needle: range
+) -> torch.Tensor:
+    """Share of the needle that the head copies.
+
+    The number of written tokens t whose row has its strongest key, j = argmax_j a_t−1,j, in the needle,
+    where j is the token that is written; divided by the number of the needle's tokens. The mean is over
+    trials (Wu et al. 2024, "Retrieval Head Mechanistically Explains Long-Context Factuality", section 2;
+    as in their code, a token that is copied twice counts twice).
+
+    Args:
+        strongest: the positions of the strongest keys, `n_head n_written`.
+        written: the ids of the tokens that are written.
+        ids: the ids of the prompt's tokens.
+        needle: the positions of the needle's.
+
+    Returns:
+        The score of each head, in float64.
+    """
+    inside = (strongest >= needle.start) & (strongest < needle.stop)
+    copied = ids[strongest.clamp(max=len(ids) - 1)] == written
+    return (inside & copied).double().sum(-1) / len(needle)
+
+
+RETRIEVAL = "retrieval"
+"""The name of that metric, which is measured while a model writes: `--needle`."""
+
+
 @dataclass(frozen=True)
 class Metric:
     """A metric, and the sums that it needs.

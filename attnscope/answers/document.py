@@ -15,7 +15,7 @@ from attnscope.answers.heat import (
 )
 from attnscope.answers.prompt import PatchedPicture, Segment
 from attnscope.answers.result import Answer
-from attnscope.document.blocks import Block, Heading, Notices, Plot, Table
+from attnscope.document.blocks import Block, Heading, Notices, Only, Plot, Table
 from attnscope.document.columns import Column, check_columns
 from attnscope.document.grid.axes import KEY, QUERY, isolated, label, token_style
 from attnscope.document.json import number, plain
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 
 def document(answer: Answer) -> list[Block]:
-    """Build the blocks of an answer: the picture under its weights, or bars of segments, and tables."""
-    from attnscope.answers.drawing import PictureDrawing, SegmentBars
+    """Build the blocks of an answer: the picture under its weights, or bars of segments, and tables.
+
+    A notebook shows the interactive page instead.
+    """
+    from attnscope.answers.drawing import AnswerFrame, PictureDrawing, SegmentBars
     from attnscope.answers.figure import draw
 
     title, *about = heading(answer)
@@ -41,7 +44,11 @@ def document(answer: Answer) -> list[Block]:
     blocks.append(Notices([*lost_parts(answer), *answer.notices]))
     if answer.checks:
         blocks.append(Table(check_columns(answer.checks)))
-    return [*blocks, Plot(lambda figure: draw(figure, answer))]
+    return [
+        *(Only(block, html=False) for block in blocks),
+        Only(AnswerFrame(answer), html=True),
+        Plot(lambda figure: draw(figure, answer)),
+    ]
 
 
 # What is said.

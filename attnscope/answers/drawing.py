@@ -39,6 +39,9 @@ VEIL = 0.85
 PALE = 0.2
 """Of a picture under it: the darkest grey, and the distance of the lightest from white."""
 
+NOTEBOOK_SIDE, NOTEBOOK_WEIGHTS = 640, 2**20
+"""In a notebook: the most pixels of a picture's side, and the most weights of single layers."""
+
 LONGEST_TOKEN = 14
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 STYLES = (BLUE, ORANGE, GREEN, MAGENTA, CYAN, RED)
@@ -370,3 +373,28 @@ def _segment_legend(
             lines.append(Text())
         lines[-1].append("   " if lines[-1].cell_len else "").append_text(item)
     return lines
+
+
+# In a notebook.
+
+
+@dataclass(frozen=True)
+class AnswerFrame(Drawing):
+    """The interactive page in a frame, small enough for the file of a notebook, which stores it."""
+
+    answer: Answer
+
+    def html(self) -> str:
+        """Return the frame; for an answer that is too long for a page, a sentence about it."""
+        from markupsafe import escape
+
+        from attnscope.answers.page import answer_page
+        from attnscope.document.page.document import frame
+        from attnscope.document.page.page import model_name
+        from attnscope.errors import SizeError
+
+        try:
+            page = answer_page(self.answer, side=NOTEBOOK_SIDE, most_of_layers=NOTEBOOK_WEIGHTS)
+        except SizeError as error:
+            return f'<p class="soft">{escape(error.message)}</p>'
+        return frame(page, f"{model_name(self.answer.model)}: what the answer reads")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -234,7 +235,7 @@ def _draw_bars(figure: Figure, answer: Answer) -> None:
     figure.set_size_inches(width, TALL)
     axes = figure.add_axes((0, 0, 1, 1))
     below = np.zeros(len(rows))
-    for name, colour, shares in zip(names, _colours(names), shown.T, strict=True):
+    for name, colour, shares in zip(names, segment_colours(names), shown.T, strict=True):
         means = share_text(float(shares.mean()))
         axes.bar(
             np.arange(len(rows)),
@@ -270,7 +271,7 @@ def _draw_bars(figure: Figure, answer: Answer) -> None:
     axes.set_title("\n".join(lines), parse_math=False, loc="left", fontsize=9, pad=8)
 
 
-def _colours(names: list[str]) -> list[str]:
+def segment_colours(names: list[str]) -> list[str]:
     """Return a colour for each segment; what is in none of the named ones is grey."""
-    coloured = iter(SEGMENT_COLOURS * 2)
+    coloured = cycle(SEGMENT_COLOURS)
     return [GREYS[kind] if (kind := kind_of(each)) else next(coloured) for each in names]

@@ -113,6 +113,12 @@ class Answer(TensorResult):
 
         return compact_json(record)
 
+    def page(self) -> str:
+        """Return the interactive page, which `--page` writes."""
+        from attnscope.answers.page import answer_page
+
+        return answer_page(self)
+
     def table(self) -> list[Column]:
         """Return the columns that CSV and pandas contain.
 

@@ -217,6 +217,16 @@ def cross(**more: Any) -> Answer:
     return made(prompt, [" a", " small", " house"], segments, weights, stack="cross", **more)
 
 
+def with_layers(answer: Answer) -> Answer:
+    """Add weights of each layer, whose mean is that of the answer: in layers, keys change places."""
+    n = len(answer.layers)
+    factors = 1 + 0.5 * np.sin(np.arange(n)[:, None] + np.arange(answer.weights.shape[1]))
+    factors /= factors.mean(0)
+    of_layers = answer.weights * factors[:, None, :]
+    answer.of_layers = (of_layers / of_layers.sum(2, keepdims=True)).astype(np.float32)
+    return answer
+
+
 def every_answer() -> dict[str, Answer]:
     """Return an answer of every kind, by a name for it."""
     return {

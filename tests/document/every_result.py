@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from answers.examples import chat, one_picture
 from models.heads.head_tables import head_table
 
 import attnscope
@@ -351,6 +352,8 @@ def every_result() -> dict[str, Any]:
         "cards": Cards(["a model", "b"], [a_card(), a_card()], 256, 1),
         "a program": ProgramRun("model.py:Attention", traces=[trace], notes=["a note"]),
         "a check of comments": report,
+        "an answer about a picture": one_picture(6),
+        "an answer by segment": chat(),
         "a diff": SourceDiff("model.py", diff(old, new, "model.py")),
     }
 

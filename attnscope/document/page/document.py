@@ -6,6 +6,7 @@ from importlib.resources import files
 from typing import Any
 
 from attnscope.document.page.page import json_in_html, policy_hash
+from attnscope.text import printable
 
 
 def document(title: str, content: str, *, script: str = "", data: Any = None) -> str:
@@ -36,4 +37,27 @@ def document(title: str, content: str, *, script: str = "", data: Any = None) ->
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="color-scheme" content="light dark">\n<title>{escape(title)}</title>\n'
         f"</head>\n<body>\n{content}\n{own}</body>\n</html>\n"
+    )
+
+
+def frame(page: str, title: str, note: str = "") -> str:
+    """Return a frame that shows a page in a notebook.
+
+    The frame may run scripts and nothing else. It has no origin of its own, so that it reads neither the
+    notebook's page nor its storage, and the policy of the page forbids the network.
+
+    Args:
+        page: the page's HTML.
+        title: what it is.
+        note: a sentence above it.
+    """
+    from markupsafe import escape
+
+    content = page.replace("&", "&amp;").replace("'", "&#39;")  # in single quotation marks
+    return (
+        (f'<p class="soft">{escape(note)}</p>\n' if note else "")
+        + f'<iframe class="page" title="{escape(printable(title))}" sandbox="allow-scripts"'
+        ' referrerpolicy="no-referrer"'
+        " onload=\"contentWindow.postMessage(getComputedStyle(this).colorScheme, '*')\""
+        f" srcdoc='{content}'></iframe>"
     )

@@ -319,13 +319,21 @@ def _base64(content: bytes) -> str:
 
 
 def _joined(names: tuple[str, ...], *, metrics: bool, beside: bool) -> str:
-    """Join the files that the page needs, without indentation and comments on lines of their own."""
+    """Join the files that the page needs."""
     unneeded = (set() if metrics else OF_METRICS) | (set() if beside else OF_SIDES)
-    text = "\n".join(_own(name) for name in names if name not in unneeded)
-    text = re.sub(r"^ *(//.*|/\*(?:[^*]|\*(?!/))*\*/)\n", "", text, flags=re.MULTILINE)
-    return re.sub("^ +", "", text, flags=re.MULTILINE)
+    return without_comments("\n".join(_own(name) for name in names if name not in unneeded))
+
+
+def without_comments(code: str) -> str:
+    """Return a script or a style without indentation and comments on lines of their own."""
+    code = re.sub(r"^ *(//.*|/\*(?:[^*]|\*(?!/))*\*/)\n", "", code, flags=re.MULTILINE)
+    return re.sub("^ +", "", code, flags=re.MULTILINE)
+
+
+def file_of(package: str, name: str) -> str:
+    """Read a script, a style or a template from a package."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def _own(name: str) -> str:
-    """Read a file from this package."""
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return file_of(str(__package__), name)

@@ -32,6 +32,7 @@ from attnscope.document.grid.pooling import (
     span,
 )
 from attnscope.document.markdown import markdown_table
+from attnscope.document.page.document import frame
 from attnscope.document.page.page import MAX_CANVAS, model_name, page_html
 from attnscope.document.terminal import print_columns, print_heading, print_line, print_notices
 from attnscope.models.maps.document import heading, of_query, top_columns
@@ -62,9 +63,7 @@ OF_PAGE, OF_HEAD, OF_WEIGHT = 500_000, 1_000, 2.7
 class MapsDrawing(Drawing):
     """Attention maps, or each query's strongest keys, with their heading, notices and checks.
 
-    A notebook shows the interactive page in a frame, which contains all of these. The frame may run
-    scripts and nothing else. It has no origin of its own, so that it reads neither the notebook's page
-    nor its storage, and the policy of the page forbids the network.
+    A notebook shows the interactive page in a frame, which contains all of these.
     """
 
     maps: AttentionMaps
@@ -88,18 +87,8 @@ class MapsDrawing(Drawing):
 
     def html(self) -> str:
         """Return a frame with the interactive page."""
-        from markupsafe import escape
-
         page, note = page_and_note(self.maps)
-        title = escape(printable(f"{model_name(self.maps.model)}: attention maps"))
-        content = page.replace("&", "&amp;").replace("'", "&#39;")  # in single quotation marks
-        return (
-            (f'<p class="soft">{escape(note)}</p>\n' if note else "")
-            + f'<iframe class="page" title="{title}" sandbox="allow-scripts"'
-            ' referrerpolicy="no-referrer"'
-            " onload=\"contentWindow.postMessage(getComputedStyle(this).colorScheme, '*')\""
-            f" srcdoc='{content}'></iframe>"
-        )
+        return frame(page, f"{model_name(self.maps.model)}: attention maps", note)
 
     def markdown(self) -> list[str]:
         """Return a heading, and a table for each head, or of each query's strongest keys."""

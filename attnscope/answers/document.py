@@ -9,8 +9,8 @@ from attnscope.answers.heat import (
     picture_shares,
     positions,
     shares,
-    strongest_key,
-    strongest_patch,
+    strongest_keys,
+    strongest_patches,
     totals,
 )
 from attnscope.answers.prompt import PatchedPicture, Segment
@@ -136,25 +136,27 @@ def row_text(answer: Answer) -> str:
 
 def token_columns(answer: Answer) -> list[Column]:
     """Return the columns of the answer's tokens: each one's query, and the shares of what it reads."""
-    n_row = len(answer.written)
-    rows = range(n_row)
     columns = place_columns(answer)
     of_pictures = picture_shares(answer)
     for i, picture in enumerate(answer.pictures):
         columns.append(_share_column(picture.name, of_pictures[:, i]))
     if answer.pictures:
-        patches = [_patch_text(answer, strongest_patch(answer, row)) for row in rows]
+        patches = [_patch_text(answer, found) for found in strongest_patches(answer)]
         columns.append(
             Column("strongest patch", "strongest_patch", [[(text, "")] for text in patches], [])
         )
     of_segments = shares(answer)
+    names = {picture.name for picture in answer.pictures}
+    own = [i for i, segment in enumerate(answer.segments) if segment.name in names]
+    around = of_segments[:, own].sum(1) - of_pictures.sum(1)  # breaks of rows, what begins and ends them
+    if len(own) == len(answer.pictures) and (around > 1e-6).any():
+        columns.append(_share_column("around patches", around))
     for i, segment in enumerate(answer.segments):
-        if segment.n_token and segment.name not in {picture.name for picture in answer.pictures}:
+        if segment.n_token and i not in own:
             columns.append(_share_column(segment.name, of_segments[:, i]))
     if not answer.pictures:
-        columns.insert(
-            2, Column("reads most", "reads_most", [_key_cell(answer, row) for row in rows], [])
-        )
+        cells = [_key_cell(answer, row, key) for row, key in enumerate(strongest_keys(answer))]
+        columns.insert(2, Column("reads most", "reads_most", cells, []))
     return columns
 
 
@@ -244,15 +246,14 @@ def _patch_text(answer: Answer, found: tuple[PatchedPicture, Any] | None) -> str
     if found is None:
         return MISSING
     picture, patch = found
-    left, top, right, bottom = (f"{edge:.0f}" for edge in patch.box)
+    left, top, right, bottom = (int(edge + 0.5) for edge in patch.box)
     several = len(answer.pictures) > 1
     part = patch.part if len({each.part for each in picture.patches}) > 1 else ""
     return listed([picture.name if several else "", f"x {left}–{right} y {top}–{bottom}", part])
 
 
-def _key_cell(answer: Answer, row: int) -> list[tuple[str, str]]:
-    """Return the key that a row reads most, with its weight."""
-    key = strongest_key(answer, row)
+def _key_cell(answer: Answer, row: int, key: int | None) -> list[tuple[str, str]]:
+    """Return a key that a row reads, with its weight."""
     if key is None:
         return [(MISSING, "dim")]
     token = answer.tokens[key]

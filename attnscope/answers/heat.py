@@ -126,24 +126,24 @@ def positions(patches: Sequence[Patch]) -> list[int]:
     return [patch.position for patch in patches]
 
 
-def strongest_patch(answer: Answer, row: int) -> tuple[PatchedPicture, Patch] | None:
-    """Return the patch that a row reads most, without those left out; None if it reads none."""
-    best = max(
-        (
-            (float(answer.weights[row, patch.position]), -patch.position, picture, patch)
-            for picture in answer.pictures
-            for patch in picture.patches
-            if patch.position not in answer.sinks
-        ),
-        key=lambda each: each[:2],
-        default=None,
-    )
-    return None if best is None or not best[0] > 0 else (best[2], best[3])
+def strongest_patches(answer: Answer) -> list[tuple[PatchedPicture, Patch] | None]:
+    """Return the patch that each row reads most, without those left out; None if it reads none."""
+    patches = [
+        (picture, patch)
+        for picture in answer.pictures
+        for patch in picture.patches
+        if patch.position not in answer.sinks
+    ]
+    if not patches:
+        return [None] * len(answer.written)
+    weights = answer.weights[:, [patch.position for _, patch in patches]]
+    best = weights.argmax(1).tolist()
+    return [patches[i] if weights[row, i] > 0 else None for row, i in enumerate(best)]
 
 
-def strongest_key(answer: Answer, row: int) -> int | None:
-    """Return the position of the key that a row reads most, without those left out."""
-    import numpy as np
-
-    weights = np.where(np.isin(np.arange(len(answer.tokens)), answer.sinks), 0, answer.weights[row])
-    return int(weights.argmax()) if weights.max(initial=0) > 0 else None
+def strongest_keys(answer: Answer) -> list[int | None]:
+    """Return the position of the key that each row reads most, without those left out."""
+    weights = answer.weights.copy()
+    weights[:, answer.sinks] = 0
+    best = weights.argmax(1).tolist()
+    return [key if weights[row, key] > 0 else None for row, key in enumerate(best)]

@@ -386,13 +386,13 @@ function buildPrompt() {
   buildPrompt.runs = all;
 }
 
-/** Writes the words of a run; patches are one chip. */
+/** Writes the words of a run; the patches of a picture, with what stands between them, are one chip. */
 function fillRun({ from, to }, text) {
   for (let key = from; key < to; key++) {
     if (patchAt.has(key)) {
       const start = key;
       const p = patchAt.get(key)[0];
-      while (key + 1 < to && patchAt.get(key + 1)?.[0] === p) key++;
+      for (let next = key; next < to; next++) if (patchAt.get(next)?.[0] === p) key = next; // row breaks are inside
       const chip = element("span", { class: "chip" });
       chips.push({ chip, from: start, to: key + 1, picture: data.pictures[p] });
       text.append(chip);
@@ -429,9 +429,14 @@ function showPrompt() {
     run.share.textContent = percent(sum);
   }
   for (const { chip, from, to, picture } of chips) {
-    let sum = 0;
-    for (let key = from; key < to; key++) sum += shown.values[key];
-    chip.textContent = `▦ ${picture.name}: ${to - from} ${to - from === 1 ? "patch" : "patches"} ${percent(sum)}`;
+    const [sums, counts] = [[0, 0], [0, 0]]; // of patches, and of what stands between them
+    for (let key = from; key < to; key++) {
+      const kind = patchAt.has(key) ? 0 : 1;
+      sums[kind] += shown.values[key];
+      counts[kind]++;
+    }
+    const between = counts[1] ? ` · ${counts[1]} ${counts[1] === 1 ? "token" : "tokens"} between them ${percent(sums[1])}` : "";
+    chip.textContent = `▦ ${picture.name}: ${counts[0]} ${counts[0] === 1 ? "patch" : "patches"} ${percent(sums[0])}${between}`;
   }
   for (const run of buildPrompt.runs) shadeWords(run);
 }

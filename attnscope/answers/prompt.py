@@ -44,7 +44,7 @@ class Patch:
     Attributes:
         position: its position in the sequence.
         box: left, top, right and bottom in pixels of the original picture, within its borders. A token
-            that covers nothing but padding is no patch.
+            that covers nothing but padding is not a patch.
         part: which copy of the picture it belongs to: `whole`, `tile 2, 1` (row and column, from 1).
     """
 

@@ -197,6 +197,16 @@ def test_each_token_has_its_query_its_shares_and_its_strongest_patch():
     assert all(text.split()[0].isdigit() for text in cells_of(of_words, "reads_most"))
 
 
+def test_tokens_of_a_picture_without_a_patch_have_a_column():
+    answer = one_picture(6)
+    assert not [each for each in token_columns(answer) if each.key == "around patches"]
+    picture = answer.pictures[0]
+    fewer = replace(answer, pictures=[replace(picture, patches=picture.patches[:-6])])
+    cells = cells_of(token_columns(fewer), "around patches")
+    expected = answer.weights[:, 35:41].sum(1)
+    assert [float(cell[:-2]) for cell in cells] == pytest.approx((100 * expected).tolist(), abs=0.06)
+
+
 def test_a_left_out_key_is_not_the_strongest():
     answer = chat(by_segment=False)
     assert answer.weights[5].argmax() == 0

@@ -25,6 +25,7 @@ def pictures_of(figure):
     return [axes for axes in figure.axes if axes.images and axes.get_xlim()[1] > 2]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", every_answer())
 def test_every_answer_is_drawn(name, tmp_path):
     every_answer()[name].save(tmp_path / "answer.png", dpi=60)

@@ -1,12 +1,17 @@
 """The page of an answer in a browser: words, patches, layers, sinks; with the mouse and with keys."""
 
+import json
 import re
+from base64 import b64decode
 from dataclasses import replace
+from io import BytesIO
 
 import numpy as np
 import pytest
 from answers.examples import chat, long, one_picture, two_pictures, with_layers
+from PIL import Image
 
+import attnscope.answers.page
 from attnscope.answers.heat import density, shares
 from attnscope.answers.page import answer_page
 from attnscope.errors import SizeError
@@ -256,6 +261,7 @@ def test_bars_and_segments_are_the_shares(opened):
     assert "document 2 76.8 %" in page.locator("#bars button").nth(2).get_attribute("aria-label")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_fits_and_is_legible(opened, width, dark):
@@ -316,23 +322,20 @@ def test_layers_that_are_too_many_are_left_out_and_named(opened):
     assert "not in this page, to keep it small" in page.locator("footer").inner_text()
 
 
-def test_large_pictures_are_made_smaller():
-    from PIL import Image
-
+def test_large_pictures_are_made_smaller(monkeypatch):
     answer = one_picture(6)
-    rng = np.random.default_rng(0)
-    large = Image.fromarray(rng.integers(0, 255, (3000, 2000, 3), dtype=np.uint8))
-    scaled = tuple(
-        replace(p, box=tuple(edge * 10 for edge in p.box)) for p in answer.pictures[0].patches
-    )
-    pages = [
-        answer_page(
-            replace(answer, pictures=[replace(answer.pictures[0], image=large, patches=scaled)] * n)
-        )
-        for n in (1, 30)
-    ]
-    assert len(pages[0]) < 1_500_000
-    assert len(pages[1]) < 16_000_000
+    picture = replace(answer.pictures[0], image=Image.new("RGB", (1500, 1000)))
+    monkeypatch.setattr(attnscope.answers.page, "ALL_PIXELS", 1024 * 768)
+    for n, side in ((1, 1024), (4, 543)):  # four pictures share as many pixels
+        data = page_data(answer_page(replace(answer, pictures=[picture] * n)))
+        content = b64decode(data["pictures"][0]["url"].partition(",")[2])
+        assert max(Image.open(BytesIO(content)).size) == pytest.approx(side, abs=1)
+        assert (data["pictures"][0]["width"], data["pictures"][0]["height"]) == (1500, 1000)
+
+
+def page_data(html):
+    """Return the data that the page's script reads."""
+    return json.loads(re.search(r'id="data">(.*)</script>', html)[1])
 
 
 def test_an_answer_of_too_many_keys_has_no_page():

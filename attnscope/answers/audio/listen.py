@@ -1,0 +1,155 @@
+"""Let a model write down a recording, and return what it read and wrote as a prompt with its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attnscope.answers.audio.frames import FrameTimes, accepted, frame_times
+from attnscope.answers.audio.recording import Sound, read_recording
+from attnscope.answers.prompt import Prompt, Segment
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.errors import ModelError, OptionError
+from attnscope.models.load import as_model_error, class_of, load_processor
+from attnscope.models.tokenize import AUDIO_INPUTS
+from attnscope.models.tokens import Token
+
+
+@dataclass
+class Heard:
+    """A recording that a model has written down.
+
+    Attributes:
+        prompt: the model's arguments, with the decoder's beginning, such as Whisper's tokens of
+            language and task; a token for each frame of the encoder; the segments `sound` and
+            `padding`; and the ids of the answer.
+        times: when the frames are.
+        recording: the sound.
+    """
+
+    prompt: Prompt
+    times: FrameTimes
+    recording: Sound
+
+
+def check_hears(checkpoint: Checkpoint, config: Any) -> None:
+    """Raise a ModelError unless a model reads sound with an encoder and writes with a decoder."""
+    with as_model_error(checkpoint):
+        main_input = class_of(config).main_input_name
+    if main_input not in AUDIO_INPUTS:
+        raise ModelError(
+            f"{checkpoint.name} ({config.model_type}) does not read recordings.",
+            hint="an encoder-decoder model that does, such as openai/whisper-tiny",
+        )
+    if not config.is_encoder_decoder:
+        raise ModelError(
+            f"{checkpoint.name} ({config.model_type}) has no decoder that writes what it hears.",
+            hint="an encoder-decoder model, such as openai/whisper-tiny",
+        )
+
+
+def listen(
+    checkpoint: Checkpoint,
+    model: Any,
+    audio: Any,
+    n: int | None = None,
+    *,
+    truncate: bool = False,
+) -> Heard:
+    """Let a model write down a recording, greedily, with its own `generate`.
+
+    So the decoder begins as it does there: Whisper detects the language, unless its generation config
+    names one, and does not write time stamps.
+
+    Args:
+        checkpoint: the model's checkpoint, whose processor reads sound.
+        model: as `load_model` returned it.
+        audio: a file, or samples and their rate.
+        n: the most tokens to write; None: as many as the model's generation config allows.
+        truncate: whether to cut a recording that is too long, instead of raising an error.
+
+    Raises:
+        ModelError: the model does not write what it hears, cannot run, or has no processor.
+        FileError: the recording cannot be read.
+        OptionError: it is too long.
+    """
+    check_hears(checkpoint, model.config)
+    processor = load_processor(checkpoint)
+    extractor = getattr(processor, "feature_extractor", processor)
+    tokenizer = getattr(processor, "tokenizer", None) or getattr(checkpoint, "tokenizer", None)
+    recording = read_recording(audio, extractor.sampling_rate)
+    notices = list(recording.notices)
+    most = getattr(extractor, "n_samples", None)
+    if most is not None and len(recording.samples) > most:
+        longest = most / recording.rate
+        if not truncate:
+            raise OptionError(
+                f"{recording.name} is {recording.seconds:,.1f} s long, and {checkpoint.name} reads"
+                f" {longest:g} s at once.",
+                hint=f"--truncate; or ffmpeg -i FILE -ss START -t {longest:g} part.wav",
+            )
+        notices.append(f"the recording of {recording.seconds:,.1f} s was cut to {longest:g} s.")
+        samples = recording.samples[:most]
+        recording = Sound(recording.name, samples, recording.rate, recording.notices)
+    with as_model_error(checkpoint):
+        features = extractor(
+            recording.samples,
+            sampling_rate=recording.rate,
+            return_tensors="pt",
+            return_attention_mask=True,
+        )
+        inputs = accepted(model, dict(features))
+        inputs = {name: each.to(model.device) for name, each in inputs.items()}
+        main = model.main_input_name
+        inputs[main] = inputs[main].to(model.dtype)
+        times = frame_times(checkpoint.name, model, extractor, inputs, len(recording.samples))
+        start, ids = _generated(model, inputs, n)
+    if not ids:
+        raise ModelError(f"{checkpoint.name} wrote nothing down of {recording.name}.")
+    frames = [Token(f"{times.seconds(i):.2f} s") for i in range(times.n_frame)]
+    segments = [Segment("sound", ((0, times.n_sound),))]
+    if times.n_sound < times.n_frame:
+        segments.append(Segment("padding", ((times.n_sound, times.n_frame),)))
+    inputs["decoder_input_ids"] = _batch(start).to(model.device)
+    prompt = Prompt(inputs, frames, segments, answer=ids, tokenizer=tokenizer, notices=notices)
+    return Heard(prompt, times, recording)
+
+
+def _generated(model: Any, inputs: dict[str, Any], n: int | None) -> tuple[list[int], list[int]]:
+    """Return the ids that the decoder begins with, and those that the model writes.
+
+    A forward pass without cached keys begins the decoder; the last one counts, since a model may run to
+    find the language first.
+    """
+    import torch
+    from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
+
+    start: list[int] = []
+    fed: list[int] = []
+
+    def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        ids, cache = kwargs["decoder_input_ids"][0].tolist(), kwargs.get("past_key_values")
+        if cache is None or cache.get_seq_length() == 0:
+            start[:], fed[:] = ids, []
+        else:
+            fed.extend(ids[-1:])
+
+    options: dict[str, Any] = {} if n is None else {"max_new_tokens": n}
+    if isinstance(model, WhisperGenerationMixin):
+        options["return_timestamps"] = False
+    model.config.use_cache = True
+    hook = model.register_forward_pre_hook(before, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            written = model.generate(**inputs, **options, do_sample=False, num_beams=1)[0].tolist()
+    finally:
+        hook.remove()
+    whole = [*start, *fed]
+    ids = written[len(start) :] if written[: len(whole)] == whole else written
+    return start, ids
+
+
+def _batch(ids: list[int]) -> Any:
+    import torch
+
+    return torch.tensor([ids])

@@ -17,7 +17,7 @@ const page = {
 };
 const n = { row: data.words.length, key: data.tokens.length };
 const RASTER = 384; // the most cells of a density along a side
-const [WIDEST, TALLEST] = [46, 34]; // of a picture, in rem
+const [WIDEST, TALLEST] = [46, 40]; // of a picture, in rem
 const MOST = 8; // the most rows of a list
 const LARGEST_TEXT = 1500; // tokens; of longer prompts, only some segments are open at first
 const DEEPEST = 50; // per cent of the colour behind a word

@@ -14,13 +14,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.audio.frames import FrameTimes
-from attnscope.answers.audio.listen import Heard
+from attnscope.answers.audio.listen import Heard, read_again
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError, OptionError
-from attnscope.models.attention_hook import observing
-from attnscope.models.load import as_model_error
 from attnscope.models.tokenize import tokens_of
-from attnscope.models.written_rows import RowRecorder, WeightRows
+from attnscope.models.written_rows import WeightRows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,7 +119,7 @@ def align(
     ids = heard.prompt.answer or []
     named = [(int(one), int(two)) for one, two in _named_heads(model)]
     follow = _Following(heard, set(named))
-    _read_again(checkpoint, model, heard, follow.add)
+    read_again(checkpoint, model, heard, follow.add, first=0, last=False)
     found = sorted(follow.heads, key=lambda each: -each.score)
     known = {(each.layer, each.head) for each in found}
     if missing := [each for each in heads or named if each not in known]:
@@ -140,8 +138,17 @@ def align(
             hint=f"a recording with {FEW_TOKENS} words or more" if len(ids) <= FEW_TOKENS else None,
         )
     rows = _Kept(used)
-    _read_again(checkpoint, model, heard, rows.add, used)
-    seconds = token_seconds(model, rows.weights(), _n_start(heard), heard.times)
+    read_again(
+        checkpoint,
+        model,
+        heard,
+        rows.add,
+        first=0,
+        last=False,
+        layers={layer for layer, _ in used},
+        heads={head for _, head in used},
+    )
+    seconds = token_seconds(model, rows.weights(), heard.n_start, heard.times)
     return SpeechAlignment(found, used, origin, seconds, _words(heard, seconds))
 
 
@@ -149,42 +156,11 @@ def _named_heads(model: Any) -> list[list[int]]:
     return getattr(model.generation_config, "alignment_heads", None) or []
 
 
-def _n_start(heard: Heard) -> int:
-    return int(heard.prompt.inputs["decoder_input_ids"].shape[1])
-
-
-def _read_again(
-    checkpoint: Checkpoint,
-    model: Any,
-    heard: Heard,
-    consume: Any,
-    heads: list[tuple[int, int]] | None = None,
-) -> None:
-    """Run the model on its answer, but the last token, and pass on rows of cross-attention."""
-    import torch
-
-    inputs, answer = dict(heard.prompt.inputs), heard.prompt.answer or []
-    start = inputs["decoder_input_ids"]
-    inputs["decoder_input_ids"] = torch.cat([start, start.new_tensor([answer[:-1]])], dim=1)
-    layers = None if heads is None else {layer for layer, _ in heads}
-    numbers = None if heads is None else {head for _, head in heads}
-    recorder = RowRecorder(checkpoint.name, model, "cross", 0, consume, layers, numbers)
-    recorder.begin_step(None)
-    with torch.no_grad(), observing(model, recorder.see), as_model_error(checkpoint):
-        model(**inputs, use_cache=False)
-    recorder.finish()
-    if not recorder.n_head:
-        raise ModelError(
-            f"{checkpoint.name} does not call attention through transformers' registry, so which"
-            " frames it reads is not known."
-        )
-
-
 class _Following:
     """Measure how well each head follows a recording."""
 
     def __init__(self, heard: Heard, named: set[tuple[int, int]]) -> None:
-        self.times, self.first, self.named = heard.times, _n_start(heard), named
+        self.times, self.first, self.named = heard.times, heard.n_start, named
         self.heads: list[AligningHead] = []
 
     def add(self, rows: WeightRows) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +11,18 @@ from attnscope.answers.audio.frames import FrameTimes, accepted, frame_times
 from attnscope.answers.audio.recording import Sound, read_recording
 from attnscope.answers.prompt import Prompt, Segment
 from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.checkpoints.indices import check_indices
 from attnscope.errors import ModelError, OptionError
-from attnscope.models.load import as_model_error, class_of, load_processor
+from attnscope.models.attention_hook import observing
+from attnscope.models.load import as_model_error, class_of, load_processor, switched_attention
 from attnscope.models.tokenize import AUDIO_INPUTS
 from attnscope.models.tokens import Token
+from attnscope.models.written_rows import (
+    RowRecorder,
+    UnexplainedWeightsError,
+    WeightRows,
+    WrittenText,
+)
 
 
 @dataclass
@@ -30,6 +40,11 @@ class Heard:
     prompt: Prompt
     times: FrameTimes
     recording: Sound
+
+    @property
+    def n_start(self) -> int:
+        """The number of tokens that the decoder begins with."""
+        return int(self.prompt.inputs["decoder_input_ids"].shape[1])
 
 
 def check_hears(checkpoint: Checkpoint, config: Any) -> None:
@@ -147,6 +162,66 @@ def _generated(model: Any, inputs: dict[str, Any], n: int | None) -> tuple[list[
     whole = [*start, *fed]
     ids = written[len(start) :] if written[: len(whole)] == whole else written
     return start, ids
+
+
+def read_again(
+    checkpoint: Checkpoint,
+    model: Any,
+    heard: Heard,
+    consume: Callable[[WeightRows], None],
+    *,
+    stack: str = "cross",
+    first: int,
+    last: bool,
+    layers: Collection[int] | None = None,
+    heads: Collection[int] | None = None,
+    eager: bool = False,
+) -> WrittenText:
+    """Let a model read what it wrote down, all tokens at once, and record rows of weights.
+
+    They are those with which it wrote, but for rounding: a decoder does not see later tokens.
+
+    Args:
+        checkpoint: the model's checkpoint, for messages.
+        model: as `load_model` returned it.
+        heard: what it wrote down.
+        consume: called with the rows: each layer and head once.
+        stack: `cross` or `decoder`.
+        first: the position of the first query that is recorded.
+        last: whether the last token is read, too, which has written nothing.
+        layers, heads: the indices that are recorded; None: all.
+        eager: whether to take the weights that the model's own eager attention returns.
+
+    Raises:
+        UnexplainedWeightsError: the weights cannot be computed from what the hook captures.
+        ModelError: there is no such layer or head.
+    """
+    import torch
+
+    inputs, answer = dict(heard.prompt.inputs), heard.prompt.answer or []
+    start = inputs["decoder_input_ids"]
+    given = start.new_tensor([answer if last else answer[:-1]])
+    inputs["decoder_input_ids"] = torch.cat([start, given], dim=1)
+    name = checkpoint.name
+    recorder = RowRecorder(name, model, stack, first, consume, layers, heads, eager=eager)
+    recorder.begin_step(None)
+    with ExitStack() as hooks, torch.no_grad():
+        hooks.enter_context(as_model_error(checkpoint))
+        if eager:
+            hooks.enter_context(switched_attention(model, "eager"))
+        hooks.enter_context(observing(model, recorder.see))
+        output = model(**inputs, use_cache=False, **({"output_attentions": True} if eager else {}))
+        if eager:
+            recorder.see_returned(output)
+        recorder.finish()
+    if not recorder.n_head:
+        raise UnexplainedWeightsError(f"{name} does not call attention through transformers' registry.")
+    n_head = {(stack, layer): n for layer, n in recorder.n_head.items()}
+    n_layer = {stack: recorder.n_layer}
+    check_indices(name, [stack], layers or [], heads or [], n_layer=n_layer, n_head=n_head)
+    written = output.logits[0, heard.n_start - 1 :].float().log_softmax(-1)
+    known = [float(row[number]) for row, number in zip(written, answer, strict=False)]
+    return WrittenText(answer, heard.n_start, known, recorder.n_layer, recorder.n_head)
 
 
 def _batch(ids: list[int]) -> Any:

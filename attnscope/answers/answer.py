@@ -19,9 +19,12 @@ from attnscope.options import one_of
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
 
 if TYPE_CHECKING:
+    from attnscope.answers.audio.listen import Heard
     from attnscope.answers.sums import RowSums
     from attnscope.checkpoints.checkpoint import Checkpoint
     from attnscope.models.written_rows import WrittenText
+
+PROMPTS = '--text "…", --messages FILE, --audio FILE or --replay FILE'
 
 LARGEST = 2**24
 """The most weights of single layers that are kept for a page: 64 MiB of float32."""
@@ -73,8 +76,10 @@ def answer(
         file: a file to read as the text.
         replay: what a server returned for the prompt: a file, or its content. The model is made to
             write the same tokens.
-        audio: a recording, for a model that reads speech: a `.wav` file, or samples and their rate.
-        generate: the most tokens to write; None: 20. The model writes greedily.
+        audio: a recording, for a model that reads speech, instead of `text`: a `.wav` file, or samples
+            and their rate, `(samples, 16000)`.
+        generate: the most tokens to write; None: 20, and of a recording as many as the model's
+            generation config allows. The model writes greedily.
         segments: named parts of the prompt, as `--segments` has them; or by name, character ranges or
             texts that occur once.
         by: `segment`: show the sums over segments.
@@ -110,6 +115,7 @@ def answer(
         messages=messages,
         file=None if file is None else Path(file),
         replay=replay,
+        audio=audio,
         n=generate,
         segments=segments,
         by_segment=by is not None,
@@ -149,6 +155,7 @@ class _Request:
     messages: Any
     file: Path | None
     replay: Any
+    audio: Any
     n: int | None
     segments: str | dict[str, Any] | None
     by_segment: bool
@@ -169,14 +176,19 @@ class _Request:
         """Raise an OptionError for mistakes that need no model to be known."""
         from attnscope.process.devices import check_device_name
 
-        prompts = {"--text": self.text, "--file": self.file, "--messages": self.messages}
+        prompts = {
+            "--text": self.text,
+            "--file": self.file,
+            "--messages": self.messages,
+            "--audio": self.audio,
+        }
         named = [name for name, value in prompts.items() if value is not None]
         if len(named) > 1:
             raise OptionError(
                 f"{' and '.join(named)} cannot be combined: give one prompt.", hint=" or ".join(named)
             )
         if not named and self.replay is None:
-            raise OptionError("there is no prompt.", hint='--text "…", --messages FILE or --replay FILE')
+            raise OptionError("there is no prompt.", hint=PROMPTS)
         if self.n is not None and self.replay is not None:
             raise OptionError(
                 "--replay holds the answer, and --generate writes one.", hint="one of them"
@@ -192,12 +204,17 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Run:
-    """A model that is ready to write, and what it reads."""
+    """A model that is ready to write, and what it reads.
+
+    Attributes:
+        heard: the recording that it has written down already, if it reads one.
+    """
 
     checkpoint: Checkpoint
     model: Any
     prompt: Prompt
     stack: str
+    heard: Heard | None = None
 
 
 def _answer(request: _Request, checkpoint: Checkpoint, progress: Progress) -> Answer:
@@ -217,6 +234,7 @@ def _answer(request: _Request, checkpoint: Checkpoint, progress: Progress) -> An
 
 def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run:
     """Read the prompt, and load the model."""
+    from attnscope.answers.audio.listen import check_hears, listen
     from attnscope.models.load import device_of, load_config, load_model
     from attnscope.models.weights_fit import check_weights_fit
     from attnscope.process.devices import check_device
@@ -225,14 +243,23 @@ def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run
         config = load_config(checkpoint)
         device = device_of(checkpoint, request.device)
         check_device(device)
-        prompt = _read(request, checkpoint, config)
+        if request.audio is not None:
+            check_hears(checkpoint, config)
+            prompt = Prompt({}, [])
+        else:
+            prompt = _read(request, checkpoint, config)
         check_weights_fit(checkpoint, config, request.dtype, device)
         model = load_model(checkpoint, config, dtype=request.dtype, device=device, generates=True)
         prompt.inputs = {
             name: value.to(device) if hasattr(value, "to") else value
             for name, value in prompt.inputs.items()
         }
-    return _Run(checkpoint, model, prompt, _stack(request, checkpoint, model.config))
+    stack = _stack(request, checkpoint, model.config)
+    if request.audio is None:
+        return _Run(checkpoint, model, prompt, stack)
+    with stage(progress, f"{checkpoint.name} listens …"):
+        heard = listen(checkpoint, model, request.audio, request.n, truncate=request.truncate)
+    return _Run(checkpoint, model, heard.prompt, stack, heard)
 
 
 def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
@@ -326,6 +353,9 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
     )
     patches = [patch.position for picture in answer.pictures for patch in picture.patches]
     answer.sinks = [0, *sink_patches(weights, patches)] if n_row else []
+    if run.heard is not None:
+        answer.sinks = [0] if run.stack == "decoder" else []
+        _align(run, answer)
     answer.query = _row(request.query, answer)
     if request.verify and eager:
         note = "not compared: these rows are from its eager attention"
@@ -333,6 +363,17 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
     elif request.verify:
         answer.checks = [_verified(request, run, segments, answer, progress)]
     return answer
+
+
+def _align(run: _Run, answer: Answer) -> None:
+    """Find when the words of an answer were said, or say why that is not known."""
+    from attnscope.answers.audio.alignment import align
+
+    assert run.heard is not None
+    try:
+        answer.alignment = align(run.checkpoint, run.model, run.heard)
+    except ModelError as error:
+        answer.notices.append(error.message)
 
 
 def _row(query: int | str | None, answer: Answer) -> int | None:
@@ -411,6 +452,7 @@ def _write(
         given: the ids that it is made to write; None: as requested.
         eager: whether to take the weights of its eager attention.
     """
+    from attnscope.answers.audio.listen import read_again
     from attnscope.answers.sums import RowSums
     from attnscope.models.written_rows import write
 
@@ -423,6 +465,20 @@ def _write(
     of_layers = request.page and n_layer * n * n_K <= LARGEST
     before = 1 if request.rows is Rows.WRITING else 0
     sums = RowSums(first - before, n + 1, n_K, segments, request.pool, of_layers=of_layers)
+    if run.heard is not None:
+        text = read_again(
+            run.checkpoint,
+            run.model,
+            run.heard,
+            sums.add,
+            stack=run.stack,
+            first=first - before,
+            last=request.rows is Rows.READING,
+            layers=request.layers,
+            heads=request.heads,
+            eager=eager,
+        )
+        return sums, text
     text = write(
         run.checkpoint,
         run.model,

@@ -15,7 +15,7 @@ from attnscope.answers.heat import (
 )
 from attnscope.answers.prompt import PatchedPicture, Segment
 from attnscope.answers.result import Answer
-from attnscope.document.blocks import Block, Heading, Notices, Only, Plot, Table
+from attnscope.document.blocks import Block, Heading, Notices, Only, Plot, Sentence, Table
 from attnscope.document.columns import Column, check_columns
 from attnscope.document.grid.axes import KEY, QUERY, isolated, label, token_style
 from attnscope.document.json import number, plain
@@ -41,6 +41,14 @@ def document(answer: Answer) -> list[Block]:
     else:
         blocks += [PictureDrawing(answer)] if answer.pictures else []
         blocks.append(Table(token_columns(answer)))
+    if answer.alignment is not None:
+        from attnscope.answers.audio.document import head_columns, origin, word_columns
+
+        blocks += [
+            Table(word_columns(answer.alignment)),
+            Table(head_columns(answer.alignment)),
+            Sentence(origin(answer.alignment)),
+        ]
     blocks.append(Notices([*lost_parts(answer), *answer.notices]))
     if answer.checks:
         blocks.append(Table(check_columns(answer.checks)))
@@ -298,6 +306,7 @@ def record(answer: Answer) -> dict[str, Any]:
         "sums": _sum_records(answer) if answer.by_segment else None,
         "pictures": [_picture_record(answer, picture) for picture in answer.pictures],
         "sinks": answer.sinks,
+        "alignment": plain(answer.alignment),
         "checks": plain(answer.checks or []),
         "notices": answer.notices,
     }
@@ -356,6 +365,8 @@ def table(answer: Answer) -> list[Column]:
     }
     if answer.log_probabilities is not None:
         of_rows["log_probability"] = list(answer.log_probabilities)
+    if answer.alignment is not None:
+        of_rows["second"] = list(answer.alignment.seconds)
     raw = {name: [each for each in values for _ in range(n_key)] for name, values in of_rows.items()}
     raw |= {name: values * n_row for name, values in keys.items()}
     if by_patch:

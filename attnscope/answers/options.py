@@ -49,7 +49,10 @@ class AnswerOptions:
     replay: Path | None = option(
         "An answer that vLLM, llama.cpp or another server returned: .json.", metavar="FILE", common=True
     )
-    audio: Path | None = option("A recording, for a model that reads speech.", metavar="FILE")
+    audio: Path | None = option(
+        "A recording that the model writes down: .wav; with soundfile, other formats, too.",
+        metavar="FILE",
+    )
     video: list[Path] | None = option("A video, for a model that reads them.", metavar="FILE")
     by: By | None = option(
         "segment: sum the weights over the parts of the prompt.", metavar="segment", common=True

@@ -14,6 +14,7 @@ from attnscope.units import counted, listed
 if TYPE_CHECKING:
     import numpy as np
 
+    from attnscope.answers.audio.alignment import SpeechAlignment
     from attnscope.document.blocks import Block
     from attnscope.document.columns import Column
     from attnscope.document.tensor_file import Tensors
@@ -49,6 +50,7 @@ class Answer(TensorResult):
         log_probabilities: of each token of the answer, natural logarithm; None: not known.
         of_layers: the weights of each layer, pooled over heads, `n_layer n_row n_K`, for pages; None:
             not collected.
+        alignment: of an answer to a recording, when its words were said; None: of others, or not known.
         by_segment: whether the sums over segments are shown.
         query: the row that is shown alone; None: all.
         checks: comparisons with the model's own attention.
@@ -79,6 +81,7 @@ class Answer(TensorResult):
     sinks: list[int] = field(default_factory=list)
     log_probabilities: list[float] | None = None
     of_layers: np.ndarray | None = field(default=None, compare=False)
+    alignment: SpeechAlignment | None = None
     by_segment: bool = False
     query: int | None = None
     checks: list[Check] | None = None

@@ -15,7 +15,7 @@ from attnscope.document.result import Check
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.query import query_position
 from attnscope.models.tokens import Token
-from attnscope.options import one_of
+from attnscope.options import one_of, refuse
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
 
 if TYPE_CHECKING:
@@ -189,6 +189,13 @@ class _Request:
             )
         if not named and self.replay is None:
             raise OptionError("there is no prompt.", hint=PROMPTS)
+        if self.audio is not None:
+            others = {"--image": self.pictures, "--video": self.videos, "--replay": self.replay}
+            others |= {"--segments": self.segments, "--grid": self.grid}
+            refuse(
+                {name: value or None for name, value in others.items()},
+                "does not go with --audio, whose frames are the segments sound and padding",
+            )
         if self.n is not None and self.replay is not None:
             raise OptionError(
                 "--replay holds the answer, and --generate writes one.", hint="one of them"

@@ -10,7 +10,13 @@ from models.planted import save_gpt2
 from models.readers import WORDS, save_tokenizer
 from models.tiny import tiny_config
 from sweeps import swept
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BloomConfig,
+    BloomForCausalLM,
+)
 
 import attnscope
 from attnscope import measure_heads
@@ -212,6 +218,13 @@ def test_other_metrics_and_options_of_texts_are_refused(tokenizer):
     with pytest.raises(OptionError, match="no metric 'retrieval'") as caught:
         measure_heads("minilm", "a cat", sort="retrieval")
     assert caught.value.hint == "needle=FILE, for which it is measured"
+
+
+def test_a_model_whose_attention_is_not_observed_is_refused(tokenizer):
+    config = BloomConfig(vocab_size=len(WORDS), hidden_size=24, n_layer=2, n_head=3)
+    model = BloomForCausalLM(config).eval()
+    with pytest.raises(ModelError, match="does not call attention through transformers' registry"):
+        measure_heads(model, tokenizer=tokenizer, needle=TRIALS)
 
 
 def test_the_table_is_saved_and_loaded(tokenizer, tmp_path):

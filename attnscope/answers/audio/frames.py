@@ -31,7 +31,7 @@ class FrameTimes:
 
 
 def frame_times(
-    name: str, model: Any, extractor: Any, inputs: dict[str, Any], n_sample: int
+    name: str, model: Any, extractor: Any, inputs: dict[str, Any], n_frame: int, n_sample: int
 ) -> FrameTimes:
     """Find when the frames of a model's encoder are.
 
@@ -44,6 +44,7 @@ def frame_times(
         model: an encoder-decoder model that reads sound.
         extractor: its feature extractor.
         inputs: the model's arguments.
+        n_frame: the number of frames that its encoder puts out.
         n_sample: the number of samples without padding.
 
     Raises:
@@ -53,18 +54,14 @@ def frame_times(
 
     main = inputs[model.main_input_name]
     hop = 1 if model.main_input_name == "input_values" else samples_per_feature(extractor)
-    encoder = model.get_encoder()
-    convolutions = [each for each in encoder.modules() if isinstance(each, torch.nn.Conv1d)]
+    convolutions = [each for each in model.get_encoder().modules() if isinstance(each, torch.nn.Conv1d)]
     last = max((i for i, each in enumerate(convolutions) if each.stride[0] > 1), default=-1)
     stride, centre = 1, 0.0
     for each in convolutions[: last + 1]:
         padding = each.padding[0] if isinstance(each.padding, tuple) else 0
         centre += ((each.kernel_size[0] - 1) / 2 - padding) * stride
         stride *= each.stride[0]
-    with torch.no_grad():
-        known = {key: each for key, each in inputs.items() if key != "decoder_input_ids"}
-        output = encoder(**accepted(encoder, known))
-    n_frame, n_feature = output.last_hidden_state.shape[1], prod(main.shape[1:])
+    n_feature = prod(main.shape[1:])
     if model.main_input_name != "input_values":
         n_feature = _n_feature(main, extractor)
     if abs(n_frame - n_feature / stride) > 2 + centre / stride:
@@ -106,11 +103,3 @@ def _n_feature(features: Any, extractor: Any) -> int:
         f"the features of a {type(extractor).__name__} are {' × '.join(map(str, sizes))}, and none of"
         f" these axes has its {n_band} bands."
     )
-
-
-def accepted(module: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Select the arguments that a module's `forward` has by name."""
-    from inspect import signature
-
-    names = signature(module.forward).parameters
-    return {name: value for name, value in inputs.items() if name in names}

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from attnscope.answers.audio.frames import FrameTimes, accepted, frame_times
+from attnscope.answers.audio.frames import FrameTimes, frame_times
 from attnscope.answers.audio.recording import Sound, read_recording
 from attnscope.answers.prompt import Prompt, Segment
 from attnscope.checkpoints.checkpoint import Checkpoint
@@ -35,11 +35,13 @@ class Heard:
             `padding`; and the ids of the answer.
         times: when the frames are.
         recording: the sound.
+        encoded: what the encoder puts out.
     """
 
     prompt: Prompt
     times: FrameTimes
     recording: Sound
+    encoded: Any = None
 
     @property
     def n_start(self) -> int:
@@ -88,6 +90,8 @@ def listen(
         FileError: the recording cannot be read.
         OptionError: it is too long.
     """
+    import torch
+
     check_hears(checkpoint, model.config)
     processor = load_processor(checkpoint)
     extractor = getattr(processor, "feature_extractor", processor)
@@ -113,11 +117,14 @@ def listen(
             return_tensors="pt",
             return_attention_mask=True,
         )
-        inputs = accepted(model, dict(features))
+        inputs = _accepted(model, dict(features))
         inputs = {name: each.to(model.device) for name, each in inputs.items()}
         main = model.main_input_name
         inputs[main] = inputs[main].to(model.dtype)
-        times = frame_times(checkpoint.name, model, extractor, inputs, len(recording.samples))
+        with torch.no_grad():
+            encoded = model.get_encoder()(**_accepted(model.get_encoder(), inputs))
+        n_frame = encoded.last_hidden_state.shape[1]
+        times = frame_times(checkpoint.name, model, extractor, inputs, n_frame, len(recording.samples))
         start, ids = _generated(model, inputs, n)
     if not ids:
         raise ModelError(f"{checkpoint.name} wrote nothing down of {recording.name}.")
@@ -127,7 +134,7 @@ def listen(
         segments.append(Segment("padding", ((times.n_sound, times.n_frame),)))
     inputs["decoder_input_ids"] = _batch(start).to(model.device)
     prompt = Prompt(inputs, frames, segments, answer=ids, tokenizer=tokenizer, notices=notices)
-    return Heard(prompt, times, recording)
+    return Heard(prompt, times, recording, encoded)
 
 
 def _generated(model: Any, inputs: dict[str, Any], n: int | None) -> tuple[list[int], list[int]]:
@@ -200,6 +207,8 @@ def read_again(
 
     inputs, answer = dict(heard.prompt.inputs), heard.prompt.answer or []
     start = inputs["decoder_input_ids"]
+    inputs["encoder_outputs"] = heard.encoded
+    del inputs[model.main_input_name]
     given = start.new_tensor([answer if last else answer[:-1]])
     inputs["decoder_input_ids"] = torch.cat([start, given], dim=1)
     name = checkpoint.name
@@ -222,6 +231,14 @@ def read_again(
     written = output.logits[0, heard.n_start - 1 :].float().log_softmax(-1)
     known = [float(row[number]) for row, number in zip(written, answer, strict=False)]
     return WrittenText(answer, heard.n_start, known, recorder.n_layer, recorder.n_head)
+
+
+def _accepted(module: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Select the arguments that a module's `forward` has by name."""
+    from inspect import signature
+
+    names = signature(module.forward).parameters
+    return {name: value for name, value in inputs.items() if name in names}
 
 
 def _batch(ids: list[int]) -> Any:

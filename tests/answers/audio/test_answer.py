@@ -69,6 +69,27 @@ def test_rows_are_those_of_the_model_s_eager_cross_attention(family, rows):
     assert result.tokens[1].text.endswith(" s")
 
 
+def test_the_decoder_s_own_tokens_are_shown_too():
+    model, extractor = whisper()
+    options = {"processor": extractor, "generate": 7, "verify": True, "stack": "decoder"}
+    result = answer(model, audio=(sound(1.3), RATE), **options)
+    assert result.checks[0].ok
+    assert [each.name for each in result.segments] == ["start", "answer"]
+    assert result.weights.shape == (7, result.first + 7)
+    assert np.triu(result.weights, result.first).max() == 0
+
+
+def test_selected_layers_and_heads_are_shown():
+    model, extractor = whisper()
+    options = {"processor": extractor, "generate": 7, "verify": True, "layers": [1], "heads": [0, 2]}
+    result = answer(model, audio=(sound(1.3), RATE), **options)
+    assert result.checks[0].ok
+    assert (result.layers, result.heads) == ([1], [0, 2])
+    assert len(result.alignment.heads) == 12
+    with pytest.raises(ModelError, match="layer 7"):
+        answer(model, audio=(sound(1.3), RATE), processor=extractor, layers=7)
+
+
 def test_the_command_shows_words_and_heads(attnscope, folder):
     r = attnscope("model", str(folder), "--audio", str(folder / "a.wav"), "--generate", "13", "--verify")
     assert r.exit_status == 0, r.err
@@ -111,6 +132,8 @@ def test_a_recording_is_the_only_prompt():
     model, extractor = whisper()
     with pytest.raises(OptionError, match="--text and --audio cannot be combined"):
         answer(model, "a", audio=(sound(1.0), RATE), processor=extractor)
+    with pytest.raises(OptionError, match="--segments does not go with --audio"):
+        answer(model, audio=(sound(1.0), RATE), processor=extractor, segments="a=[1]")
     with pytest.raises(ModelError, match="does not read recordings"):
         answer("minilm", audio=(sound(1.0), RATE))
     with pytest.raises(ModelError, match="was given without a processor"):

@@ -13,11 +13,17 @@ def inputs_of(model, extractor, seconds=1.3):
     return {model.main_input_name: features[model.main_input_name]}
 
 
+def times_of(name, model, extractor, inputs):
+    with torch.no_grad():
+        n_frame = model.get_encoder()(**inputs).last_hidden_state.shape[1]
+    return frame_times(name, model, extractor, inputs, n_frame, round(1.3 * RATE))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_frame_is_centred_on_what_its_convolutions_read(family):
     model, extractor = FAMILIES[family]()
     inputs = inputs_of(model, extractor)
-    times = frame_times(family, model, extractor, inputs, round(1.3 * RATE))
+    times = times_of(family, model, extractor, inputs)
     encoder, seen = model.get_encoder(), []
     convolutions = [each for each in encoder.modules() if isinstance(each, torch.nn.Conv1d)]
     convolutions[-1].register_forward_hook(lambda module, args, output: seen.append(output))
@@ -42,7 +48,7 @@ def test_whisper_has_a_frame_every_20_ms_and_the_others_as_their_strides():
     for family, make in FAMILIES.items():
         model, extractor = make()
         inputs = inputs_of(model, extractor)
-        steps[family] = frame_times(family, model, extractor, inputs, round(1.3 * RATE))
+        steps[family] = times_of(family, model, extractor, inputs)
     assert {family: each.step for family, each in steps.items()} == pytest.approx(
         {"whisper": 0.02, "speech_to_text": 0.04, "moonshine": 0.024}
     )
@@ -57,4 +63,4 @@ def test_frames_that_strides_do_not_explain_are_refused():
         lambda module, args, output: output[..., ::3]
     )
     with pytest.raises(ModelError, match="which second a frame is of is not known"):
-        frame_times("it", model, extractor, inputs, round(1.3 * RATE))
+        times_of("it", model, extractor, inputs)

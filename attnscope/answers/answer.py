@@ -361,7 +361,10 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
     patches = [patch.position for picture in answer.pictures for patch in picture.patches]
     answer.sinks = [0, *sink_patches(weights, patches)] if n_row else []
     if run.heard is not None:
-        answer.sinks = [0] if run.stack == "decoder" else []
+        if run.stack == "cross":
+            answer.sinks, answer.times = [], run.heard.times
+        else:
+            answer.sinks = [0]
         _align(run, answer)
     answer.query = _row(request.query, answer)
     if request.verify and eager:

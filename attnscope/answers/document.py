@@ -41,6 +41,10 @@ def document(answer: Answer) -> list[Block]:
     else:
         blocks += [PictureDrawing(answer)] if answer.pictures else []
         blocks.append(Table(token_columns(answer)))
+    if answer.times is not None:
+        from attnscope.answers.audio.drawing import SecondsDrawing
+
+        blocks.append(SecondsDrawing(answer, answer.times))
     if answer.alignment is not None:
         from attnscope.answers.audio.document import head_columns, origin, word_columns
 
@@ -306,6 +310,7 @@ def record(answer: Answer) -> dict[str, Any]:
         "sums": _sum_records(answer) if answer.by_segment else None,
         "pictures": [_picture_record(answer, picture) for picture in answer.pictures],
         "sinks": answer.sinks,
+        "times": plain(answer.times),
         "alignment": plain(answer.alignment),
         "checks": plain(answer.checks or []),
         "notices": answer.notices,

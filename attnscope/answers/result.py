@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from attnscope.answers.audio.alignment import SpeechAlignment
+    from attnscope.answers.audio.frames import FrameTimes
     from attnscope.document.blocks import Block
     from attnscope.document.columns import Column
     from attnscope.document.tensor_file import Tensors
@@ -50,6 +51,7 @@ class Answer(TensorResult):
         log_probabilities: of each token of the answer, natural logarithm; None: not known.
         of_layers: the weights of each layer, pooled over heads, `n_layer n_row n_K`, for pages; None:
             not collected.
+        times: of cross-attention to a recording, when its frames are; None: of others.
         alignment: of an answer to a recording, when its words were said; None: of others, or not known.
         by_segment: whether the sums over segments are shown.
         query: the row that is shown alone; None: all.
@@ -81,6 +83,7 @@ class Answer(TensorResult):
     sinks: list[int] = field(default_factory=list)
     log_probabilities: list[float] | None = None
     of_layers: np.ndarray | None = field(default=None, compare=False)
+    times: FrameTimes | None = None
     alignment: SpeechAlignment | None = None
     by_segment: bool = False
     query: int | None = None

@@ -21,6 +21,7 @@ from transformers import (
 import attnscope
 from attnscope import measure_heads
 from attnscope.errors import FileError, ModelError, OptionError
+from attnscope.heads.needles import _is_found
 
 TEXT = "the cat sat on a mat because it was tired . a dog ran on the mat . the cat ran"
 NEEDLE = "a dog ran on the mat"
@@ -151,6 +152,23 @@ def test_a_token_that_is_copied_twice_counts_twice(tmp_path):
     table = measure_heads(tmp_path, needle=[{**trial, "answer": "sat on the cat sat on"}])
     # after `on`, the first copy of it is followed by `mat`, outside; after the second `sat`, there are two
     assert table[1, 0].values["retrieval"] >= 1
+
+
+def test_tokens_beside_the_needle_are_not_in_it(tmp_path):
+    """The needle is one token between two others without a space."""
+    save_gpt2(tmp_path)
+    save_tokenizer(tmp_path, special=False)
+    trial = {"text": "the cat sat.on a mat", "needle": ".", "question": "because sat", "answer": "."}
+    assert measure_heads(tmp_path, needle=[trial])[1, 0].values["retrieval"] == 1
+    by_characters = {**trial, "needle": [11, 12]}
+    assert measure_heads(tmp_path, needle=[by_characters])[1, 0].values["retrieval"] == 1
+
+
+def test_a_needle_is_found_if_more_than_half_of_its_tokens_are_written():
+    assert not _is_found([1, 2], [1, 9])
+    assert _is_found([1, 2, 3], [2, 9, 1])
+    assert not _is_found([1, 1, 1, 2, 3], [1, 2]), "a token counts as often as it is written"
+    assert _is_found([1, 1, 1, 2, 3], [1, 2, 1])
 
 
 def test_selected_layers_and_heads_alone_are_scored(tokenizer):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
@@ -76,19 +76,6 @@ class WrittenText:
     n_head: dict[int, int]
 
 
-@dataclass
-class _Pending:
-    """Rows of a layer that are computed when all is written.
-
-    Attributes:
-        queries: their positions.
-        calls: for each, the layer's call, restricted to the query; all but the last without keys.
-    """
-
-    queries: list[int] = field(default_factory=list)
-    calls: list[AttentionCall] = field(default_factory=list)
-
-
 class RowRecorder:
     """Records the rows of queries while a model runs forward, step by step.
 
@@ -120,7 +107,7 @@ class RowRecorder:
         self.cache: Any = None
         self._position = 0  # of the first query of this step
         self._in_step: dict[int, int] = {}  # the number of queries, by layers that ran in this step
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, list[tuple[int, AttentionCall]]] = {}  # by layer, query and call
 
     def begin_step(self, cache: Any) -> None:
         """Begin the next forward pass of the model.
@@ -154,13 +141,9 @@ class RowRecorder:
             return
         of_rows = self._restricted(call, n_Q - len(queries))
         if len(queries) == 1 and not self.eager and self._is_kept(of_rows, layer, queries[0]):
-            pending = self._pending.setdefault(layer, _Pending())
-            if pending.calls:
-                last = pending.calls[-1]
-                empty = last.key[:, :, :0]
-                pending.calls[-1] = replace(last, key=empty, value=empty)
-            pending.queries += queries
-            pending.calls.append(replace(of_rows, mask=None))
+            none = call.key.new_empty(0)
+            waiting = replace(of_rows, key=none, value=none, mask=None)
+            self._pending.setdefault(layer, []).append((queries[0], waiting))
         else:
             self._compute(of_rows, layer, queries)
 
@@ -195,18 +178,19 @@ class RowRecorder:
         import torch
 
         for layer, pending in self._pending.items():
-            last = pending.calls[-1]
-            n_K = last.key.shape[2]
-            queries = torch.tensor(pending.queries, device=last.key.device)
-            keys = torch.arange(n_K, device=last.key.device)
-            visible = None if last.cross else keys <= queries[:, None]
+            queries, calls = zip(*pending, strict=True)
+            kept = self._kept(layer, cross=calls[0].cross)
+            n_K, device = kept.keys.shape[2], kept.keys.device
+            visible = torch.arange(n_K, device=device) <= torch.tensor(queries, device=device)[:, None]
             joined = replace(
-                last,
-                query=torch.cat([call.query for call in pending.calls], 2),
-                output=torch.cat([call.output for call in pending.calls], 1),
-                mask=visible,
+                calls[0],
+                query=torch.cat([call.query for call in calls], 2),
+                key=kept.keys,
+                value=kept.values,
+                output=torch.cat([call.output for call in calls], 1),
+                mask=None if calls[0].cross else visible,
             )
-            self._compute(joined, layer, pending.queries)
+            self._compute(joined, layer, list(queries))
         self._pending.clear()
 
     def _restricted(self, call: AttentionCall, first: int) -> AttentionCall:
@@ -242,15 +226,19 @@ class RowRecorder:
             return False
         if not call.cross and call.key.shape[2] != query + 1:
             return False
-        cache = self.cache
-        if hasattr(cache, "self_attention_cache"):
-            cache = cache.cross_attention_cache if call.cross else cache.self_attention_cache
-        layers = getattr(cache, "layers", ())
-        kept = getattr(layers[layer], "keys", None) if layer < len(layers) else None
+        kept = getattr(self._kept(layer, cross=call.cross), "keys", None)
         if not isinstance(kept, torch.Tensor) or kept.data_ptr() != call.key.data_ptr():
             return False
         mask = call.mask
         return mask is None or bool((mask if mask.dtype == torch.bool else mask >= 0).all())
+
+    def _kept(self, layer: int, *, cross: bool) -> Any:
+        """Return the cache's keys and values of a layer; None: it has none."""
+        cache = self.cache
+        if hasattr(cache, "self_attention_cache"):
+            cache = cache.cross_attention_cache if cross else cache.self_attention_cache
+        layers = getattr(cache, "layers", ())
+        return layers[layer] if layer < len(layers) else None
 
     def _compute(self, call: AttentionCall, layer: int, queries: list[int]) -> None:
         """Compute and pass on some rows of a layer, a few heads at a time.

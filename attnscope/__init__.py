@@ -10,6 +10,8 @@ TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
     from typing import Any
 
+    from attnscope.answers.answer import answer
+    from attnscope.answers.result import Answer
     from attnscope.attention.mha import MultiHeadAttention
     from attnscope.attention.sdpa import sdpa
     from attnscope.auditing.audit import audit
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Answer": "attnscope.answers.result",
     "Audit": "attnscope.auditing.result",
     "AttentionMap": "attnscope.models.maps.result",
     "AttentionMaps": "attnscope.models.maps.result",
@@ -74,6 +77,7 @@ _HOMES = {
     "Trace": "attnscope.observe.trace",
     "WeightSlice": "attnscope.checkpoints.result",
     "WorkedExample": "attnscope.textbook.example.result",
+    "answer": "attnscope.answers.answer",
     "annotate": "attnscope.tracing.comments.trace_comments",
     "attention_maps": "attnscope.maps.attention_maps",
     "audit": "attnscope.auditing.audit",
@@ -105,6 +109,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Answer",
     "AttentionMap",
     "AttentionMaps",
     "AttentionMask",
@@ -129,6 +134,7 @@ __all__ = [
     "WeightSlice",
     "WorkedExample",
     "annotate",
+    "answer",
     "attention_maps",
     "attention_steps",
     "audit",

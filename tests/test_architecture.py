@@ -16,6 +16,7 @@ ROOMS = {
     "auditing",
     "masks",
     "weights",
+    "answers",
     "maps",
     "heads",
     "head_effects",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.answers.options import TOKENS, PoolOf, Rows
+from attnscope.answers.options import TOKENS, PoolOf, RowKind
 from attnscope.answers.prompt import Prompt, Segment
 from attnscope.answers.result import Answer
 from attnscope.checkpoints.indices import Indices, parse_indices
@@ -119,7 +119,7 @@ def answer(
         n=generate,
         segments=segments,
         by_segment=by is not None,
-        rows=one_of(Rows, "--rows", rows) or Rows.WRITING,
+        rows=one_of(RowKind, "--rows", rows) or RowKind.WRITING,
         layers=parse_indices("--layer", layers),
         heads=parse_indices("--head", heads),
         stack=stack,
@@ -159,7 +159,7 @@ class _Request:
     n: int | None
     segments: str | dict[str, Any] | None
     by_segment: bool
-    rows: Rows
+    rows: RowKind
     layers: list[int] | None
     heads: list[int] | None
     stack: str | None
@@ -328,7 +328,7 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
             f"{run.checkpoint.name} wrote nothing but the end of the text, which no query reads.",
             hint="--rows writing",
         )
-    n_row, before = len(text.ids), 1 if request.rows is Rows.WRITING else 0
+    n_row, before = len(text.ids), 1 if request.rows is RowKind.WRITING else 0
     crosses = run.stack == "cross"
     n_K = len(prompt.tokens) if crosses else text.first + n_row
     weights, of_segments, of_layers = sums.numbers(n_row, n_K)
@@ -473,7 +473,7 @@ def _write(
     n_K = _longest(request, run)
     n_layer = getattr(run.model.config.get_text_config(), "num_hidden_layers", 1)
     of_layers = request.page and n_layer * n * n_K <= LARGEST
-    before = 1 if request.rows is Rows.WRITING else 0
+    before = 1 if request.rows is RowKind.WRITING else 0
     sums = RowSums(first - before, n + 1, n_K, segments, request.pool, of_layers=of_layers)
     if run.heard is not None:
         text = read_again(
@@ -483,7 +483,7 @@ def _write(
             sums.add,
             stack=run.stack,
             first=first - before,
-            last=request.rows is Rows.READING,
+            last=request.rows is RowKind.READING,
             layers=request.layers,
             heads=request.heads,
             eager=eager,
@@ -497,7 +497,7 @@ def _write(
         stack=run.stack,
         n=n,
         answer=given,
-        reading=request.rows is Rows.READING,
+        reading=request.rows is RowKind.READING,
         layers=request.layers,
         heads=request.heads,
         eager=eager,

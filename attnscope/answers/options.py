@@ -15,7 +15,7 @@ TOKENS = 20
 """The number of tokens that a model writes unless `--generate` says otherwise."""
 
 
-class Rows(StrEnum):
+class RowKind(StrEnum):
     """Which query's row stands for a token of the answer: the one that wrote it, or its own."""
 
     WRITING = "writing"
@@ -61,7 +61,7 @@ class AnswerOptions:
         "Parts of the prompt: 'docs=[1],[2]', 'name=/regex/' or 'name=10-250'; several with ;.",
         metavar="NAME=…",
     )
-    rows: Rows | None = option(
+    rows: RowKind | None = option(
         "The row of a token: writing (of the query before it) or reading (its own).",
         metavar="NAME",
         shown="writing",

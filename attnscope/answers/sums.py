@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attnscope.answers.prompt import Segment
-from attnscope.models.written_rows import WeightRows
+from attnscope.models.written_rows import WrittenRows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,7 @@ class RowSums:
         self.layers: dict[int, torch.Tensor] | None = {} if of_layers else None
         self.sums: dict[tuple[int, int], torch.Tensor] = {}  # by layer and head, n_row n_segment
 
-    def add(self, rows: WeightRows) -> None:
+    def add(self, rows: WrittenRows) -> None:
         """Add the weights of some heads of a layer."""
         import torch
 

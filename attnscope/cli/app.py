@@ -67,7 +67,7 @@ IN_PYTHON = {
     "audit": "audit",
     "run": "trace_script",
     "bert": "head_weights and attnscope.attention_maps",
-    "model": "head_weights and attnscope.attention_maps",
+    "model": "head_weights, attnscope.attention_maps and attnscope.answer",
     "heads": "measure_heads",
     "effects": "effects",
     "card": "card",

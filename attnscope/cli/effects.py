@@ -6,11 +6,11 @@ from attnscope.cli.options import FigureOptions, ModelName, TableOptions, expand
 from attnscope.cli.output import notices_shown, print_heads, shown_progress
 from attnscope.errors import warn_unused
 from attnscope.head_effects.options import (
-    AnswerOptions,
     EffectHeads,
     EffectOptions,
     EffectOrder,
     EffectRun,
+    PredictionOptions,
     PromptOptions,
 )
 from attnscope.options import keywords
@@ -27,7 +27,7 @@ EXAMPLES = {
 def effects(
     model: ModelName,
     prompt: PromptOptions,
-    answer: AnswerOptions,
+    answer: PredictionOptions,
     what: EffectOptions,
     order: EffectOrder,
     selection: EffectHeads,

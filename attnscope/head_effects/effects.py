@@ -11,11 +11,11 @@ from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import OptionError, warn_unused
 from attnscope.head_effects.columns import BLOCKED, COLUMNS, FIRST_ORDER, PATCHED
 from attnscope.head_effects.options import (
-    AnswerOptions,
     EffectHeads,
     EffectOptions,
     EffectOrder,
     EffectRun,
+    PredictionOptions,
     PromptOptions,
 )
 from attnscope.head_effects.result import HeadEffects
@@ -125,7 +125,7 @@ def effects(
         at = ",".join(map(str, [at] if isinstance(at, int) else at or []))
     arguments = locals()
     inputs = group_of(PromptOptions, arguments, file=None if file is None else Path(file))
-    request = group_of(AnswerOptions, arguments)
+    request = group_of(PredictionOptions, arguments)
     options = group_of(EffectOptions, arguments, columns=column_names(columns, sort))
     order = group_of(EffectOrder, arguments)
     run = group_of(EffectRun, arguments)
@@ -192,7 +192,7 @@ def column_names(columns: str | Sequence[str] | None, sort: str | None = None) -
 
 def _check(
     inputs: PromptOptions,
-    request: AnswerOptions,
+    request: PredictionOptions,
     options: EffectOptions,
     order: EffectOrder,
     *,

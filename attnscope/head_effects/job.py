@@ -21,8 +21,8 @@ from attnscope.head_effects.columns import (
 )
 from attnscope.head_effects.corpus import read_prompts
 from attnscope.head_effects.measure import EffectMeasurer, EffectSelection, PromptEffects
-from attnscope.head_effects.options import AnswerOptions, EffectRun, PromptOptions
-from attnscope.head_effects.prompt import Prompt, PromptReader, Request
+from attnscope.head_effects.options import EffectRun, PredictionOptions, PromptOptions
+from attnscope.head_effects.prompt import MeasuredPrompt, PromptReader, Request
 from attnscope.head_effects.result import DirectSum, HeadEffects
 from attnscope.models.decode import give_target
 from attnscope.models.heads.result import IN_A_PAGE, HeadRow
@@ -59,7 +59,7 @@ class EffectJob:
         self,
         checkpoint: Checkpoint,
         inputs: PromptOptions,
-        request: AnswerOptions,
+        request: PredictionOptions,
         selection: EffectSelection,
         run: EffectRun,
         device: str,
@@ -95,7 +95,7 @@ class EffectJob:
                 found.append(measured)
         return self._collected(read, found)
 
-    def _measures_means(self, prompts: Sequence[Prompt]) -> bool:
+    def _measures_means(self, prompts: Sequence[MeasuredPrompt]) -> bool:
         corrupted = any(each.measurements[0].corrupted is not None for each in prompts)
         return MEAN in self.selection.columns_of(corrupted=corrupted)
 
@@ -127,7 +127,7 @@ class EffectJob:
         disable_cache(model)
         return model, PromptReader(self.checkpoint, model, tokenizer)
 
-    def _prompt(self, reader: PromptReader, name: str, fields: Mapping[str, Any]) -> Prompt:
+    def _prompt(self, reader: PromptReader, name: str, fields: Mapping[str, Any]) -> MeasuredPrompt:
         """Read one prompt: the options', or one of a corpus."""
         inputs, request, config = self.inputs, self.request, reader.model.config
         common: dict[str, Any] = {"truncate": inputs.truncate}
@@ -161,7 +161,9 @@ class EffectJob:
             self.checkpoint, model, self.selection, memory, self._report, lambda: self._interrupted
         )
 
-    def _collected(self, prompts: Sequence[Prompt], found: Sequence[PromptEffects]) -> HeadEffects:
+    def _collected(
+        self, prompts: Sequence[MeasuredPrompt], found: Sequence[PromptEffects]
+    ) -> HeadEffects:
         """Return the table: means over prompts, with standard errors."""
         first, selection = found[0], self.selection
         corrupted = first.corrupted is not None
@@ -248,7 +250,7 @@ class EffectJob:
         return [*collected.weights, *collected.stacks], None
 
 
-def _check_alike(names: Sequence[str], prompts: Sequence[Prompt]) -> None:
+def _check_alike(names: Sequence[str], prompts: Sequence[MeasuredPrompt]) -> None:
     """Raise an OptionError if prompts have different metrics, of which there is no mean."""
     first = prompts[0]
     for name, prompt in zip(names, prompts, strict=True):
@@ -261,7 +263,9 @@ def _check_alike(names: Sequence[str], prompts: Sequence[Prompt]) -> None:
             raise OptionError(f"{names[0]} and {name} differ: one has a corrupted text, the other none.")
 
 
-def _means(measurer: EffectMeasurer, prompts: Sequence[Prompt]) -> dict[tuple[str, int], torch.Tensor]:
+def _means(
+    measurer: EffectMeasurer, prompts: Sequence[MeasuredPrompt]
+) -> dict[tuple[str, int], torch.Tensor]:
     """Return the mean output of each layer's heads over all positions of all prompts, `n_head d_V`."""
     sums: dict[tuple[str, int], torch.Tensor] = {}
     counts: dict[tuple[str, int], int] = {}

@@ -20,7 +20,7 @@ from attnscope.head_effects.head_outputs import AttendingLayer, HeadOutputs
 from attnscope.head_effects.metric import Inputs, PredictionMetric
 from attnscope.head_effects.options import Kind
 from attnscope.head_effects.positions import parse_blocks, parse_positions
-from attnscope.head_effects.prompt import MeasuredRun, Prompt
+from attnscope.head_effects.prompt import MeasuredPrompt, MeasuredRun
 from attnscope.models.layers import check_selected
 from attnscope.models.load import as_model_error
 from attnscope.models.maps.capture import HeadSelection
@@ -168,7 +168,7 @@ class EffectMeasurer:
         self._heads: HeadOutputs | None = None
         self.means: Mapping[tuple[str, int], torch.Tensor] | None = None
 
-    def measure(self, prompt: Prompt) -> PromptEffects:
+    def measure(self, prompt: MeasuredPrompt) -> PromptEffects:
         """Measure the effects on a prompt."""
         total = PromptEffects()
         for measurement in prompt.measurements:
@@ -194,7 +194,7 @@ class EffectMeasurer:
             self._check_gradient(inputs, metric)
         return Baseline(checkpoint, model, self._heads, inputs, metric, with_gradients=with_gradients)
 
-    def _measure(self, prompt: Prompt, measurement: MeasuredRun) -> PromptEffects:
+    def _measure(self, prompt: MeasuredPrompt, measurement: MeasuredRun) -> PromptEffects:
         """Measure the effects on one sequence."""
         other = measurement.corrupted
         columns = self.selection.columns_of(corrupted=other is not None)
@@ -238,7 +238,7 @@ class EffectMeasurer:
             effects.blocked = blocked_at_once(clean, blocks, heads)
         return effects
 
-    def _work(self, baseline: Baseline, prompt: Prompt) -> list[tuple[int, list[Change]]]:
+    def _work(self, baseline: Baseline, prompt: MeasuredPrompt) -> list[tuple[int, list[Change]]]:
         """List the layers with selected heads, by index, and the changes in each."""
         selection, work = self.selection, []
         for index, layer in enumerate(baseline.layers):
@@ -284,7 +284,7 @@ class EffectMeasurer:
             own = effects.direct.heads[index]
             self._keep(effects, DIRECT, clean.layers[index], changes, _sums(own, changes))
 
-    def _has_gradient(self, prompt: Prompt) -> bool:
+    def _has_gradient(self, prompt: MeasuredPrompt) -> bool:
         """Check that a metric has a gradient that is not 0 everywhere.
 
         Raises:
@@ -326,7 +326,7 @@ class EffectMeasurer:
         changes: Sequence[Change],
         n_row: int,
         advance: Callable[[int], bool],
-        prompt: Prompt,
+        prompt: MeasuredPrompt,
     ) -> list[float | None]:
         """Return the effects of blocking keys in each of a layer's heads."""
         blocks, found = self._blocks(baseline.layers, prompt), []
@@ -336,7 +336,7 @@ class EffectMeasurer:
                 break
         return [*found, *[None] * (len(changes) - len(found))]
 
-    def _blocks(self, layers: Sequence[AttendingLayer], prompt: Prompt) -> BlockedKeys:
+    def _blocks(self, layers: Sequence[AttendingLayer], prompt: MeasuredPrompt) -> BlockedKeys:
         """Return the blocked pairs of queries and keys."""
         stack = self.selection.heads.stack or layers[0].stack
         queries = tokens_of_stack(prompt, stack)
@@ -418,7 +418,7 @@ class EffectMeasurer:
             )
 
 
-def tokens_of_stack(prompt: Prompt, stack: str) -> Sequence[Token]:
+def tokens_of_stack(prompt: MeasuredPrompt, stack: str) -> Sequence[Token]:
     """Return the tokens of a stack's queries."""
     return prompt.target if stack in ("decoder", "cross") else prompt.source
 

@@ -67,7 +67,7 @@ class PromptOptions:
 
 
 @dataclass(frozen=True)
-class AnswerOptions:
+class PredictionOptions:
     """The prediction that is measured."""
 
     PANEL = "Prediction"

@@ -41,7 +41,7 @@ class Request:
     """A prompt as a user gives it, beside the model's input.
 
     Attributes:
-        answer, against, metric, position: as in `AnswerOptions`.
+        answer, against, metric, position: as in `PredictionOptions`.
         corrupt: the corrupted text, or its token ids.
         name: the name of the input in messages.
     """
@@ -72,7 +72,7 @@ class MeasuredRun:
 
 
 @dataclass
-class Prompt:
+class MeasuredPrompt:
     """A prompt that is ready to run.
 
     Attributes:
@@ -135,7 +135,7 @@ class PromptReader:
         self.checkpoint, self.model, self.tokenizer = checkpoint, model, tokenizer
         self.task = task_of(model)
 
-    def read(self, reading: Reading, request: Request, corrupted: Reading | None) -> Prompt:
+    def read(self, reading: Reading, request: Request, corrupted: Reading | None) -> MeasuredPrompt:
         """Build the measurements of one prompt.
 
         Args:
@@ -163,7 +163,7 @@ class PromptReader:
 
     # Language models.
 
-    def _next(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
+    def _next(self, reading: Reading, request: Request, kind: Kind | None) -> MeasuredPrompt:
         """Measure the next token, or the loss of the text."""
         ids = reading.inputs["input_ids"][0].tolist()
         if kind is Kind.LOSS or (kind is None and request.answer is None and request.position is None):
@@ -175,7 +175,7 @@ class PromptReader:
                 )
             positions = list(range(len(ids) - 1))
             metric = PredictionMetric(Kind.LOSS, positions, tuple(ids[1:]))
-            return Prompt([MeasuredRun(reading.inputs, metric)], metric.meaning, Kind.LOSS)
+            return MeasuredPrompt([MeasuredRun(reading.inputs, metric)], metric.meaning, Kind.LOSS)
         [position] = self._positions(request, reading.source, [len(ids) - 1])
         last = position == len(ids) - 1
 
@@ -202,7 +202,7 @@ class PromptReader:
             request, kind, reading.inputs, [position], teacher_forced, ids if last else None
         )
 
-    def _masked(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
+    def _masked(self, reading: Reading, request: Request, kind: Kind | None) -> MeasuredPrompt:
         """Measure the tokens at the masks."""
         if kind is Kind.LOSS:
             raise OptionError(
@@ -238,7 +238,7 @@ class PromptReader:
             )
         return self._answered(request, kind, reading.inputs, places, teacher_forced)
 
-    def _target(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
+    def _target(self, reading: Reading, request: Request, kind: Kind | None) -> MeasuredPrompt:
         """Measure the decoder's next token, or the loss of its target."""
         labels = list(reading.labels)
         if request.position is not None:
@@ -266,7 +266,7 @@ class PromptReader:
             _refuse_answer(request, Kind.LOSS)
             inputs = decoded(labels, ends=True)
             metric = PredictionMetric(Kind.LOSS, list(range(len(labels))), tuple(labels))
-            prompt = Prompt([MeasuredRun(inputs, metric)], metric.meaning, Kind.LOSS)
+            prompt = MeasuredPrompt([MeasuredRun(inputs, metric)], metric.meaning, Kind.LOSS)
         else:
             special = set(getattr(self.tokenizer, "all_special_ids", []))
             while labels and labels[-1] in special:  # the end of the text comes after the answer
@@ -290,7 +290,7 @@ class PromptReader:
         places: list[int],
         teacher_forced: Any,
         context: list[int] | None = None,
-    ) -> Prompt:
+    ) -> MeasuredPrompt:
         """Measure an answer, or the likeliest one, possibly against another.
 
         Args:
@@ -334,7 +334,7 @@ class PromptReader:
             other = PredictionMetric(kind, positions, tuple(others))
             measurements.append(MeasuredRun(forced, other, sign=-1))
             meaning += ", minus that of the other answer"
-        prompt = Prompt(measurements, meaning, kind)
+        prompt = MeasuredPrompt(measurements, meaning, kind)
         prompt.answer, prompt.against = self._shown(answer), self._shown(others or [])
         for name, ids in (("--answer", answer), ("--against", others or [])):
             if len(ids) > 1:
@@ -344,7 +344,7 @@ class PromptReader:
 
     # Other models.
 
-    def _class(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
+    def _class(self, reading: Reading, request: Request, kind: Kind | None) -> MeasuredPrompt:
         """Measure the logit of a class."""
         if kind not in (None, Kind.LOGIT):
             raise OptionError(f"--metric {kind} is not for classifiers.", hint="--metric logit")
@@ -367,12 +367,12 @@ class PromptReader:
         answer = int(logits.argmax()) if request.answer is None else index_of(request.answer, "--answer")
         against = None if request.against is None else index_of(request.against, "--against")
         metric = PredictionMetric(Kind.LOGIT, None, (answer,), against)
-        prompt = Prompt([MeasuredRun(reading.inputs, metric)], metric.meaning, Kind.LOGIT)
+        prompt = MeasuredPrompt([MeasuredRun(reading.inputs, metric)], metric.meaning, Kind.LOGIT)
         prompt.answer = names.get(answer, str(answer))
         prompt.against = "" if against is None else names.get(against, str(against))
         return prompt
 
-    def _embedding(self, reading: Reading, request: Request, kind: Kind | None) -> Prompt:
+    def _embedding(self, reading: Reading, request: Request, kind: Kind | None) -> MeasuredPrompt:
         """Measure the similarity to another text, or the distance from the embedding itself."""
         if request.position is not None or kind not in (None, Kind.SIMILARITY, Kind.DISTANCE):
             raise OptionError(
@@ -400,7 +400,7 @@ class PromptReader:
             answer = embeddings_of(self.model, reading.inputs)[0]
         against = embedding_of(request.against, "--against")
         metric = PredictionMetric(default, None, embedding=answer, against_embedding=against)
-        prompt = Prompt([MeasuredRun(reading.inputs, metric)], metric.meaning, default)
+        prompt = MeasuredPrompt([MeasuredRun(reading.inputs, metric)], metric.meaning, default)
         prompt.answer = str(request.answer or "")
         prompt.against = str(request.against or "")
         if request.answer is None:
@@ -466,7 +466,7 @@ class PromptReader:
         before, whole = encoded(self.tokenizer, {"text": [text, text + answer]}, **options)["input_ids"]
         return whole[len(before) :] if whole[: len(before)] == before else alone["input_ids"][0]
 
-    def top_of(self, prompt: Prompt, prediction: torch.Tensor) -> list[tuple[str, float]]:
+    def top_of(self, prompt: MeasuredPrompt, prediction: torch.Tensor) -> list[tuple[str, float]]:
         """Return the likeliest answers, with their probabilities.
 
         Args:
@@ -488,7 +488,7 @@ class PromptReader:
         """Return the text of an answer's tokens."""
         return "".join(token.text for token in tokens_of(self.tokenizer, ids))
 
-    def _corrupt(self, prompt: Prompt, reading: Reading, corrupted: Reading, name: str) -> None:
+    def _corrupt(self, prompt: MeasuredPrompt, reading: Reading, corrupted: Reading, name: str) -> None:
         """Give each measurement its corrupted inputs.
 
         Raises:

@@ -36,7 +36,7 @@ from attnscope.units import counted
 if TYPE_CHECKING:
     import torch
 
-    from attnscope.models.written_rows import WeightRows
+    from attnscope.models.written_rows import WrittenRows
 
 TOKENS = 50
 """The most tokens of an answer unless `--generate` says otherwise, as in the paper's code."""
@@ -176,7 +176,7 @@ class _Strongest:
     of: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     heads: dict[int, list[int]] = field(default_factory=dict)
 
-    def add(self, rows: WeightRows) -> None:
+    def add(self, rows: WrittenRows) -> None:
         """Keep the strongest keys of some rows; heads of a layer may come in several parts."""
         import torch
 

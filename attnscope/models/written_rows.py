@@ -6,7 +6,7 @@ attention, which take little memory. Rows of weights are computed from them when
 keys that are in the model's cache anyway. Where a layer's keys are not kept, such as behind a sliding
 window, the row is computed at once. So the n × n weights of the prompt are never needed.
 
-As everywhere, rows are checked: multiplied with the values, they have to give what the model's own
+As everywhere, rows are checked: multiplied by the values, they have to give what the model's own
 attention put out.
 """
 
@@ -39,7 +39,7 @@ class UnexplainedWeightsError(ModelError):
 
 
 @dataclass(frozen=True)
-class WeightRows:
+class WrittenRows:
     """Weights of some heads of one layer.
 
     Attributes:
@@ -95,7 +95,7 @@ class RowRecorder:
         model: Any,
         stack: str,
         first_query: int,
-        consume: Callable[[WeightRows], None],
+        consume: Callable[[WrittenRows], None],
         layers: Collection[int] | None = None,
         heads: Collection[int] | None = None,
         *,
@@ -244,7 +244,7 @@ class RowRecorder:
         """Compute and pass on some rows of a layer, a few heads at a time.
 
         Raises:
-            UnexplainedWeightsError: multiplied with the values, they do not give the model's output.
+            UnexplainedWeightsError: multiplied by the values, they do not give the model's output.
         """
         if self.eager:
             if call.weights is None:
@@ -288,14 +288,14 @@ class RowRecorder:
         check_rows(weights, self.name, type(self.model).__name__, layer, self.stack, sinks=sinks)
         n_K = weights.shape[2]
         first_key = 0 if self.stack == "cross" else max(0, queries[-1] + 1 - n_K)
-        self.consume(WeightRows(layer, heads, queries, first_key, weights.float()))
+        self.consume(WrittenRows(layer, heads, queries, first_key, weights.float()))
 
 
 def write(
     checkpoint: Checkpoint,
     model: Any,
     inputs: dict[str, Any],
-    consume: Callable[[WeightRows], None],
+    consume: Callable[[WrittenRows], None],
     *,
     stack: str,
     n: int | None = None,

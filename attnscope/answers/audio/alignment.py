@@ -18,7 +18,7 @@ from attnscope.answers.audio.listen import Heard, read_again
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.tokenize import tokens_of
-from attnscope.models.written_rows import WeightRows
+from attnscope.models.written_rows import WrittenRows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,7 +163,7 @@ class _Following:
         self.times, self.first, self.named = heard.times, heard.n_start, named
         self.heads: list[AligningHead] = []
 
-    def add(self, rows: WeightRows) -> None:
+    def add(self, rows: WrittenRows) -> None:
         """Measure the heads of some rows, `n_head n_Q n_K`; all queries of a head come at once."""
         weights = rows.weights[:, self.first :].cpu().double().numpy()
         for head, of_head in zip(rows.heads, weights, strict=True):
@@ -203,7 +203,7 @@ class _Kept:
         self.heads = heads
         self.of: dict[tuple[int, int], Any] = {}
 
-    def add(self, rows: WeightRows) -> None:
+    def add(self, rows: WrittenRows) -> None:
         for head, of_head in zip(rows.heads, rows.weights, strict=True):
             if (rows.layer, head) in self.heads:
                 self.of[rows.layer, head] = of_head.cpu()

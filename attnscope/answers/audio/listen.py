@@ -20,7 +20,7 @@ from attnscope.models.tokens import Token
 from attnscope.models.written_rows import (
     RowRecorder,
     UnexplainedWeightsError,
-    WeightRows,
+    WrittenRows,
     WrittenText,
 )
 
@@ -175,7 +175,7 @@ def read_again(
     checkpoint: Checkpoint,
     model: Any,
     heard: Heard,
-    consume: Callable[[WeightRows], None],
+    consume: Callable[[WrittenRows], None],
     *,
     stack: str = "cross",
     first: int,

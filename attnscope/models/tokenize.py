@@ -253,7 +253,7 @@ def tokens_of(tokenizer: Any, ids: list[int], **attributes: Any) -> list[Token]:
     known = list(dict.fromkeys(ids))  # of a long text, far fewer than it has tokens
     pieces = tokenizer.convert_ids_to_tokens(known)
     texts = {
-        number: _text(tokenizer, number, piece, number in special)
+        number: piece_of(tokenizer, number, piece, number in special)
         for number, piece in zip(known, pieces, strict=True)
     }
     shown: list[str] = []
@@ -502,7 +502,7 @@ def _tokens_of_encoding(tokenizer: Any, encoding: Any, first: str) -> list[Token
     return tokens
 
 
-def _text(tokenizer: Any, number: int, piece: str | None, special: bool) -> str | bytes:
+def piece_of(tokenizer: Any, number: int, piece: str | None, special: bool) -> str | bytes:
     """Decode one token; return its bytes if they are not complete characters."""
     if piece is None:  # the model has more ids than its tokenizer
         return f"<{number}>"

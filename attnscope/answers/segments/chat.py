@@ -1,0 +1,194 @@
+"""Read a chat: messages, tools and documents, from a file or as Python lists."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnscope.errors import FileError, OptionError, first_line, no_such_file
+from attnscope.text import described, shortened
+
+UNREAD = {"role", "type", "id", "tool_call_id", "image", "video", "audio", "url", "path", "base64"}
+"""Keys whose texts say what something is, or where it is: a model does not read these texts."""
+
+PICTURES = ("image", "image_url", "video")
+"""The types of parts of a message without text."""
+
+SAID = ("content", "reasoning_content", "reasoning", "thinking")
+"""What a message says: its other keys hold calls of tools, and names."""
+
+Keys = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class ChatText:
+    """A text somewhere in a chat.
+
+    Attributes:
+        path: keys and indices that lead to it: `("messages", 0, "content")`.
+        text: the text.
+        owner: the name of the segment that it belongs to: `user 2`, `tools`.
+        says: whether it is what a message or a document says, and not, say, the name of a tool.
+    """
+
+    path: Keys
+    text: str = field(repr=False)
+    owner: str
+    says: bool = False
+
+
+@dataclass
+class Chat:
+    """What a chat template renders.
+
+    Attributes:
+        messages: `{"role": …, "content": …}`; a content is a text, or a list of parts.
+        tools, documents: as in `apply_chat_template`; None: there are none.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None = None
+    documents: list[Any] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The segment of each message: its role, with a number if several messages have it."""
+        return numbered([message["role"] for message in self.messages])
+
+    def sources(self) -> list[ChatText]:
+        """Return all texts in it, in the order of the chat."""
+        found = []
+        for i, (name, message) in enumerate(zip(self.names, self.messages, strict=True)):
+            for path, text in _texts(message, ("messages", i)):
+                found.append(ChatText(path, text, name, says=path[2] in SAID))
+        for path, text in _texts(self.tools or [], ("tools",)):
+            found.append(ChatText(path, text, "tools"))
+        for path, text in _texts(self.documents or [], ("documents",)):
+            found.append(ChatText(path, text, f"document {int(path[1]) + 1}", says=True))
+        return found
+
+    def replaced(self, texts: dict[Keys, str]) -> Chat:
+        """Return a chat with other texts at some paths."""
+        parts = {"messages": self.messages, "tools": self.tools, "documents": self.documents}
+        return Chat(**_replaced(parts, (), texts))
+
+    @property
+    def pictures(self) -> list[dict[str, Any]]:
+        """The parts of its messages that are pictures or videos, in their order."""
+        return [
+            part
+            for message in self.messages
+            if isinstance(message.get("content"), list)
+            for part in message["content"]
+            if part.get("type") in PICTURES
+        ]
+
+
+def numbered(names: list[str]) -> list[str]:
+    """Number names that occur several times.
+
+    >>> numbered(["system", "user", "assistant", "user"])
+    ['system', 'user 1', 'assistant', 'user 2']
+    """
+    counts: dict[str, int] = {}
+    result = []
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+        result.append(f"{name} {counts[name]}" if names.count(name) > 1 else name)
+    return result
+
+
+def _texts(node: Any, path: Keys) -> Iterator[tuple[Keys, str]]:
+    if isinstance(node, str):
+        yield path, node
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            if key not in UNREAD:
+                yield from _texts(value, (*path, key))
+    elif isinstance(node, list):
+        for i, value in enumerate(node):
+            yield from _texts(value, (*path, i))
+
+
+def _replaced(node: Any, path: Keys, texts: dict[Keys, str]) -> Any:
+    if isinstance(node, dict):
+        return {key: _replaced(value, (*path, key), texts) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_replaced(value, (*path, i), texts) for i, value in enumerate(node)]
+    return texts.get(path, node)
+
+
+SHAPE = '[{"role": "user", "content": "…"}], or {"messages": […], "tools": […], "documents": […]}'
+
+
+def read_chat(messages: Any) -> Chat:
+    """Read a chat.
+
+    Args:
+        messages: a file of JSON, `-` for standard input, a list of messages, or a dict with the keys
+            `messages`, `tools` and `documents`.
+
+    Raises:
+        FileError: the file cannot be read, or is not JSON.
+        OptionError: it holds no messages, or one of them has no role or no content.
+    """
+    name = "messages"
+    if isinstance(messages, (str, Path)):
+        name = f"--messages {shortened(messages)}"
+        messages = _json(str(messages), name)
+    if isinstance(messages, dict) and "messages" not in messages and "role" in messages:
+        messages = [messages]
+    chat = messages if isinstance(messages, dict) else {"messages": messages}
+    found: dict[str, Any] = {key: chat.get(key) for key in ("messages", "tools", "documents")}
+    for key, value in found.items():
+        if value is None and key != "messages":
+            continue
+        if not isinstance(value, (list, tuple)) or not (value or key != "messages"):
+            what = "has no list of messages" if value is None else f"has {key} {described(value)}"
+            raise OptionError(f"{name} {what}.", hint=SHAPE)
+    for number, message in enumerate(found["messages"], 1):
+        _check(message, f"message {number} of {name}")
+    for number, document in enumerate(found["documents"] or [], 1):
+        if not isinstance(document, (dict, str)):
+            raise OptionError(
+                f"document {number} of {name} is {described(document)}.",
+                hint='{"title": "…", "text": "…"}',
+            )
+    plain = [{k: v for k, v in each.items() if v is not None} for each in found["messages"]]
+    return Chat(plain, list(found["tools"] or []) or None, list(found["documents"] or []) or None)
+
+
+def _json(path: str, name: str) -> Any:
+    try:
+        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return json.loads(raw.decode("utf-8-sig"))
+    except FileNotFoundError as error:
+        raise no_such_file(Path(path)) from error
+    except OSError as error:
+        raise FileError(f"cannot read {shortened(path)}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{shortened(path)} is not UTF-8.", hint="iconv -t utf-8 …") from error
+    except ValueError as error:
+        raise FileError(f"{name} is not JSON: {first_line(error)}.", hint=SHAPE) from error
+
+
+def _check(message: Any, name: str) -> None:
+    """Raise an OptionError unless a message has a role, and a content or calls of tools."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise OptionError(f"{name} has no role: it is {described(message)}.", hint=SHAPE)
+    content = message.get("content")
+    if content is None and not message.get("tool_calls"):
+        raise OptionError(f"{name} ({shortened(message['role'])}) has no content.", hint=SHAPE)
+    parts = content if isinstance(content, list) else []
+    if not isinstance(content, (str, list, type(None))):
+        raise OptionError(f"{name} has the content {described(content)}.", hint='"content": "…"')
+    for part in parts:
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise OptionError(
+                f"{name} has a part without a type: {described(part)}.",
+                hint='{"type": "text", "text": "…"}',
+            )

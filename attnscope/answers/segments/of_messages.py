@@ -1,0 +1,196 @@
+"""Read a chat, rendered by the model's chat template, with a segment for each message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnscope.answers.prompt import Prompt
+from attnscope.answers.segments.chat import Chat, read_chat
+from attnscope.answers.segments.definitions import find_stretches, read_definitions
+from attnscope.answers.segments.of_text import notices_without_tokens
+from attnscope.answers.segments.of_tokens import encode_with_ranges, segments_of
+from attnscope.answers.segments.provenance import Provenance, literals_of, trace_chat
+from attnscope.errors import ModelError, OptionError, first_line, is_out_of_memory
+from attnscope.models.load import load_tokenizer
+from attnscope.models.tokenize import (
+    batch_of,
+    max_tokens,
+    notices_of_cut,
+    notices_of_unknown,
+    tokens_of,
+)
+from attnscope.units import percent
+
+if TYPE_CHECKING:
+    from attnscope.checkpoints.checkpoint import Checkpoint
+
+
+def read_messages(
+    checkpoint: Checkpoint,
+    config: Any,
+    messages: Any,
+    segments: Any = None,
+    *,
+    tokenizer: Any = None,
+    processor: Any = None,
+) -> Prompt:
+    """Render a chat as the model reads it before it writes, and find each message in it.
+
+    Segments are named by roles, `user`, or `user 1`, `user 2` if there are several; `document 1`; and
+    `tools`. What the template itself writes is the segment `template`. The template is run with a prompt
+    for the model's answer. A token on a border belongs to the segment of most of its characters, the
+    first of two with equally many.
+
+    Args:
+        checkpoint: the model.
+        config: its configuration.
+        messages: as in `read_chat`.
+        segments: as in `read_definitions`: parts of messages that are segments of their own; they are
+            looked for in the contents of messages.
+        tokenizer: the model's tokenizer, if it is loaded.
+        processor: the model's processor, if it reads pictures too; its chat template is used.
+
+    Raises:
+        FileError: the file of messages cannot be read.
+        OptionError: the messages are malformed or too long, or a segment is not in them.
+        ModelError: the model has no chat template; or the template refuses the messages, or rewrites
+            them so that they cannot be found.
+    """
+    chat = read_chat(messages)
+    if chat.pictures:
+        raise OptionError("messages with pictures are not supported yet.", hint="--image FILE --text …")
+    tokenizer = tokenizer or getattr(processor, "tokenizer", None) or load_tokenizer(checkpoint)
+    found, notices = render_chat(chat, processor or tokenizer, checkpoint.name)
+    result, ranges = encode_with_ranges(tokenizer, found.text, checkpoint.name, special=False)
+    ids = list(result["input_ids"])
+    notices_of_cut("--messages", len(ids), max_tokens(config), truncate=False)
+    owners, more = owners_of_chat(found, segments)
+    parts, without = segments_of(owners, ranges, "template")
+    notices += more + notices_without_tokens(without)
+    notices += notices_of_unknown(tokenizer, ids, "--messages")
+    inputs = {name: batch_of(result[name]) for name in tokenizer.model_input_names if name in result}
+    return Prompt(inputs, tokens_of(tokenizer, ids), parts, tokenizer=tokenizer, notices=notices)
+
+
+def render_chat(chat: Chat, templated: Any, name: str) -> tuple[Provenance, list[str]]:
+    """Render a chat, and find where its characters come from.
+
+    Args:
+        chat: the chat.
+        templated: the tokenizer or the processor, whose chat template it is.
+        name: the model's, for errors.
+
+    Returns:
+        The prompt and where it comes from; and notices of what the template drops.
+    """
+    template = getattr(templated, "chat_template", None)
+    if template is None and getattr(templated, "tokenizer", None) is not None:
+        templated = templated.tokenizer
+        template = templated.chat_template
+    if not template:
+        raise ModelError(
+            f"{name} has no chat template, which says how a chat becomes a text.",
+            hint='--text "…", with the marks that the model was trained on',
+        )
+    options: dict[str, Any] = {}
+    if isinstance(template, dict):
+        which = "rag" if chat.documents and "rag" in template else "default"
+        which = "tool_use" if chat.tools and "tool_use" in template else which
+        if which not in template:
+            raise ModelError(
+                f"{name} has the chat templates {', '.join(template)}, but none for this chat."
+            )
+        template = options["chat_template"] = template[which]
+
+    def render(other: Chat) -> str:
+        try:
+            return templated.apply_chat_template(
+                other.messages,
+                tools=other.tools,
+                documents=other.documents,
+                add_generation_prompt=True,
+                tokenize=False,
+                **options,
+            )
+        except Exception as error:  # a template can raise anything
+            if is_out_of_memory(error):
+                raise
+            raise ModelError(
+                f"the chat template of {name} refuses the messages: {first_line(error).rstrip('.')}."
+            ) from error
+
+    lists = [each["content"] for each in chat.messages if isinstance(each.get("content"), list)]
+    text = render(chat) if lists else ""
+    if any(str(content) in text for content in lists):
+        raise ModelError(
+            f"the chat template of {name} takes contents that are texts: it writes a list of parts as"
+            " Python does.",
+            hint='"content": "…"',
+        )
+    tokenizer = getattr(templated, "tokenizer", templated)
+    literals = literals_of(template) + list(getattr(tokenizer, "all_special_tokens", []))
+    found = trace_chat(chat, render, literals, name)
+    return found, _notices_of_dropped(chat, found)
+
+
+def _notices_of_dropped(chat: Chat, found: Provenance) -> list[str]:
+    """Name what the template leaves out."""
+    notices = []
+    there = {found.sources[i].owner for i in found.source if i >= 0}
+    says: dict[str, list[int]] = {name: [] for name in chat.names}
+    for i, source in enumerate(found.sources):
+        if source.says:
+            says.setdefault(source.owner, []).append(i)
+    for name, of_name in says.items():
+        texts = "".join(found.sources[i].text for i in of_name)
+        lost = sum(found.lost(i) for i in of_name)
+        if name not in there:
+            empty = "is empty" if not texts.strip() else "is left out by the chat template"
+            notices.append(f"{name} {empty}: it has no tokens.")
+        elif lost:
+            share = percent(lost / sum(len(found.tagged[i]) for i in of_name))
+            notices.append(f"the chat template leaves out {share} of the text of {name}.")
+    if chat.tools and "tools" not in there:
+        notices.append("tools are left out by the chat template: they have no tokens.")
+    if chat.messages[-1]["role"] == "assistant":
+        notices.append("the last message is the assistant's: the model writes another one after it.")
+    return notices
+
+
+def owners_of_chat(found: Provenance, segments: Any) -> tuple[list[str], list[str]]:
+    """Return the name of the segment of each character of a rendered chat, and notices.
+
+    Args:
+        found: where its characters come from.
+        segments: as in `read_messages`.
+
+    Raises:
+        OptionError: as `find_stretches`; or a segment has the name of a message.
+    """
+    owners = [owner or "template" for owner in found.owners()]
+    if segments is None:
+        return owners, []
+    contents = [i for i, source in enumerate(found.sources) if source.says]
+    of_chat = {source.owner for source in found.sources}
+    stretches = find_stretches(
+        read_definitions(segments), [found.sources[i].text for i in contents], "the messages"
+    )
+    for part in stretches:
+        if part.name in of_chat:
+            raise OptionError(
+                f"--segments has the name {part.name!r}, which a message has.", hint="another name"
+            )
+    notices = []
+    for part in stretches:
+        inside = [
+            k
+            for k, (i, offset) in enumerate(zip(found.source, found.offset, strict=True))
+            if i == contents[part.nth] and part.first <= offset < part.end
+        ]
+        if not inside:
+            notices.append(f"{part.name} is left out by the chat template: it has no tokens.")
+        elif inside:
+            for k in range(inside[0], inside[-1] + 1):  # with the escapes in it
+                if found.source[k] == contents[part.nth]:
+                    owners[k] = part.name
+    return owners, notices

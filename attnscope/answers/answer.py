@@ -278,6 +278,8 @@ def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
     if request.file is not None:
         text = text_of_file(request.file, max_tokens(config), truncate=request.truncate)
         name = f"--file {request.file}"
+    if request.pictures or request.videos:
+        return _read_pictures(request, checkpoint, config, text)
     reading = read_text(checkpoint, config, text, name=name, truncate=request.truncate)
     n_token = len(reading.source)
     return Prompt(
@@ -287,6 +289,25 @@ def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
         tokenizer=reading.tokenizer,
         notices=reading.notices,
     )
+
+
+def _read_pictures(request: _Request, checkpoint: Checkpoint, config: Any, text: str) -> Prompt:
+    """Build the prompt of a text with pictures; what is not a picture is the segment `text`."""
+    from attnscope.answers.pictures.read import read_pictures
+
+    pictures, videos = request.pictures, request.videos
+    prompt = read_pictures(checkpoint, config, pictures, text, grid=request.grid, videos=videos)
+    prompt.segments.append(Segment("text", _spans_between(prompt)))
+    return prompt
+
+
+def _spans_between(prompt: Prompt) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of positions that are in no segment."""
+    covered = {i for segment in prompt.segments for i in segment.positions}
+    free = {i for i in range(len(prompt.tokens)) if i not in covered}
+    starts = [i for i in sorted(free) if i - 1 not in free]
+    ends = [i + 1 for i in sorted(free) if i + 1 not in free]
+    return tuple(zip(starts, ends, strict=True))
 
 
 def _stack(request: _Request, checkpoint: Checkpoint, config: Any) -> str:
@@ -422,10 +443,8 @@ def _segments(request: _Request, run: _Run) -> list[Segment]:
             Segment("answer", ((n_start, _longest(request, run)),)),
         ]
     segments = list(prompt.segments)
-    covered = {i for segment in segments for i in segment.positions}
-    others = [(i, i + 1) for i in range(n_prompt) if i not in covered]
-    if others:
-        segments.append(Segment("other", tuple(others)))
+    if others := _spans_between(prompt):
+        segments.append(Segment("other", others))
     if run.stack != "cross":
         segments.append(Segment("answer", ((n_prompt, _longest(request, run)),)))
     return segments

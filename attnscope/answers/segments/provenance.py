@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise, takewhile
 from typing import Any
 
-from attnscope.answers.segments.chat import SAID, Chat, Keys, ChatText
+from attnscope.answers.segments.chat import SAID, Chat, ChatText, Keys
 from attnscope.errors import ModelError
 from attnscope.text import shortened
 
@@ -100,13 +100,18 @@ def _find_tagged(found: Provenance, chat: Chat, render: Render, literals: list[s
     tags = [tag for tag in TAGS if tag not in used]
     everything = [_without_literals(each.text, [], set()) for each in found.sources]
     some = [_without_literals(each.text, literals, ESCAPED) for each in found.sources]
-    for kept in (everything, some):
-        if _run(found, chat, render, kept, tags):
-            found.tagged = kept
-            return
+    if _run(found, chat, render, everything, tags):
+        found.tagged = everything
+        return
     found.tagged = [[] for _ in found.sources]
     for i, source in enumerate(found.sources):
         for kept in (everything, some):
+            if everything[i] and not kept[i] and source.says:
+                raise ModelError(
+                    f"the chat template of {name} looks into the text of {source.owner}, which is"
+                    f" {shortened(repr(source.text), 40)}: where it is in the prompt is not known.",
+                    hint="the messages without it",
+                )
             alone = [kept[i] if j == i else [] for j in range(len(kept))]
             if _run(found, chat, render, alone, tags):
                 found.tagged[i] = kept[i]

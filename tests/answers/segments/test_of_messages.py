@@ -144,6 +144,7 @@ def chats(draw):
 @given(chat=chats())
 @example(chat=chat_of("", "a\n", "", "a"))
 @example(chat=chat_of("a", "ba", "aba", "a"))
+@example(chat=chat_of("</think>", "a", "b</think>c", "a"))
 def test_any_contents_are_found_or_refused(kind, chat):
     """Only what a template looks for may be refused: the mark at which thoughts end."""
     chat = fitting(chat, kind)

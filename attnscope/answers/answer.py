@@ -271,24 +271,22 @@ def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run
 
 def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
     """Build the prompt that the options name."""
+    from attnscope.answers.segments.of_messages import read_messages
+    from attnscope.answers.segments.of_text import read_text
     from attnscope.models.text_file import text_of_file
-    from attnscope.models.tokenize import max_tokens, read_text
+    from attnscope.models.tokenize import check_reads, max_tokens
 
+    check_reads(checkpoint, config, "text")
+    if request.messages is not None:
+        return read_messages(checkpoint, config, request.messages, request.segments)
     text, name = request.text or "", "--text"
     if request.file is not None:
         text = text_of_file(request.file, max_tokens(config), truncate=request.truncate)
         name = f"--file {request.file}"
     if request.pictures or request.videos:
         return _read_pictures(request, checkpoint, config, text)
-    reading = read_text(checkpoint, config, text, name=name, truncate=request.truncate)
-    n_token = len(reading.source)
-    return Prompt(
-        reading.inputs,
-        reading.source,
-        [Segment("text", ((0, n_token),))],
-        tokenizer=reading.tokenizer,
-        notices=reading.notices,
-    )
+    truncate = request.truncate
+    return read_text(checkpoint, config, text, request.segments, name=name, truncate=truncate)
 
 
 def _read_pictures(request: _Request, checkpoint: Checkpoint, config: Any, text: str) -> Prompt:

@@ -272,6 +272,7 @@ def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run
 def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
     """Build the prompt that the options name."""
     from attnscope.answers.segments.of_messages import read_messages
+    from attnscope.answers.segments.of_pictures import read_pictures_and_text
     from attnscope.answers.segments.of_text import read_text
     from attnscope.models.text_file import text_of_file
     from attnscope.models.tokenize import check_reads, max_tokens
@@ -284,19 +285,17 @@ def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
         text = text_of_file(request.file, max_tokens(config), truncate=request.truncate)
         name = f"--file {request.file}"
     if request.pictures or request.videos:
-        return _read_pictures(request, checkpoint, config, text)
+        return read_pictures_and_text(
+            checkpoint,
+            config,
+            request.pictures,
+            text,
+            request.segments,
+            grid=request.grid,
+            videos=request.videos,
+        )
     truncate = request.truncate
     return read_text(checkpoint, config, text, request.segments, name=name, truncate=truncate)
-
-
-def _read_pictures(request: _Request, checkpoint: Checkpoint, config: Any, text: str) -> Prompt:
-    """Build the prompt of a text with pictures; what is not a picture is the segment `text`."""
-    from attnscope.answers.pictures.read import read_pictures
-
-    pictures, videos = request.pictures, request.videos
-    prompt = read_pictures(checkpoint, config, pictures, text, grid=request.grid, videos=videos)
-    prompt.segments.append(Segment("text", _spans_between(prompt)))
-    return prompt
 
 
 def _spans_between(prompt: Prompt) -> tuple[tuple[int, int], ...]:

@@ -82,6 +82,7 @@ class Prompt:
         pictures: the pictures in it.
         answer: the ids of a given answer, such as one that an engine wrote; None: the model writes one.
         tokenizer: the tokenizer of the text.
+        spelled: with pictures, the text that was tokenized, in which each image token is spelled.
         notices: further sentences for the reader.
     """
 
@@ -91,4 +92,5 @@ class Prompt:
     pictures: list[PatchedPicture] = field(default_factory=list)
     answer: list[int] | None = None
     tokenizer: Any = None
+    spelled: str = field(default="", repr=False)
     notices: list[str] = field(default_factory=list)

@@ -61,11 +61,17 @@ def check_placeholders(model: str, processor: Any, text: str, n_picture: int, n_
 
 def order_of(processor: Any, text: str) -> list[str]:
     """Return which placeholders follow each other in a text: `picture` or `video`."""
-    kinds = {"picture": _placeholder(processor, "picture"), "video": _placeholder(processor, "video")}
+    kinds = {kind: _placeholder(processor, kind) for kind in ("picture", "video")}
     patterns = [f"(?P<{kind}>{re.escape(token)})" for kind, token in kinds.items() if token]
     if not patterns:
         return []
     return [str(found.lastgroup) for found in re.finditer("|".join(patterns), text)]
+
+
+def placeholders_of(processor: Any) -> list[str]:
+    """Return the texts that stand for pictures and videos."""
+    found = [_placeholder(processor, kind) for kind in ("picture", "video")]
+    return [token for token in found if token]
 
 
 def _placeholder(processor: Any, kind: str) -> str | None:

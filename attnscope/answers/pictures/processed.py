@@ -22,16 +22,18 @@ class ProcessorPart:
         part: the original.
         returned: what it returned.
         arguments: the settings that it was called with.
+        read: what it was called with beside these.
     """
 
     part: Any
+    read: tuple[Any, ...] = ()
     returned: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, *inputs: Any, **arguments: Any) -> Any:
         """Call the part."""
         features = self.part(*inputs, **arguments)
-        self.returned, self.arguments = dict(features), arguments
+        self.read, self.returned, self.arguments = inputs, dict(features), arguments
         return features
 
     def __getattr__(self, name: str) -> Any:
@@ -53,6 +55,7 @@ class Processed:
         config: its configuration.
         processor: its processor.
         inputs: the model's arguments by name.
+        text: the text that was tokenized, with as many image tokens as each picture has.
         images, videos: the processor's parts, after the call.
         sizes: the sizes of the pictures.
         clips: for each video, the size and the number of its frames that the model reads.
@@ -62,6 +65,7 @@ class Processed:
     config: Any
     processor: Any
     inputs: dict[str, Any]
+    text: str
     images: ProcessorPart
     videos: ProcessorPart
     sizes: list[Size]
@@ -106,6 +110,7 @@ def processed(
     images, frames = (
         ProcessorPart(getattr(processor, f"{kind}_processor", None)) for kind in ("image", "video")
     )
+    called.tokenizer = tokenizer = ProcessorPart(processor.tokenizer)
     arguments: dict[str, Any] = {"text": text, "return_tensors": "pt"}
     if pictures:
         called.image_processor = images
@@ -134,4 +139,6 @@ def processed(
         video.shown = list(range(len(video.frames)) if indices is None else map(int, indices))
         clips.append((video.frames[0].size, len(video.shown)))
     sizes = [picture.size for picture in pictures]
-    return Processed(model, config, processor, inputs, images, frames, sizes, clips)
+    tokenized = tokenizer.read[0] if tokenizer.read else tokenizer.arguments.get("text", "")
+    expanded = tokenized if isinstance(tokenized, str) else "".join(tokenized)
+    return Processed(model, config, processor, inputs, expanded, images, frames, sizes, clips)

@@ -60,7 +60,7 @@ def read_pictures(
         ModelError: there is no processor; or which pixels an image token covers is not known, or does
             not agree with the number of image tokens.
     """
-    _check_family(checkpoint.name, config, grid, videos)
+    check_family(checkpoint.name, config, grid, videos)
     opened = [open_picture(picture) for picture in pictures]
     read = [open_video(video) for video in videos]
     processor = load_processor(checkpoint)
@@ -91,7 +91,7 @@ def encode(
         FileError, OptionError, ModelError: as `read_pictures`.
     """
     name = name or str(getattr(config, "_name_or_path", "") or config.model_type)
-    _check_family(name, config, grid, videos)
+    check_family(name, config, grid, videos)
     opened = [open_picture(picture) for picture in pictures]
     read = [video if isinstance(video, Video) else open_video(video) for video in videos]
     check_placeholders(name, processor, text, len(opened), len(read))
@@ -102,7 +102,8 @@ def encode(
             f"the prompt is {len(ids)} tokens long, but {name} takes at most {limit}.",
             hint="a smaller picture, or a shorter text",
         )
-    prompt = Prompt(of.inputs, tokens_of(processor.tokenizer, ids), tokenizer=processor.tokenizer)
+    tokens = tokens_of(processor.tokenizer, ids)
+    prompt = Prompt(of.inputs, tokens, tokenizer=processor.tokenizer, spelled=of.text)
     of_family = picture_family(config) or PictureFamily(_of_grid(grid))
     for visual in _visuals(of, of_family, order_of(processor, text), opened, read, ids):
         _add(prompt, visual, of_family)
@@ -128,7 +129,7 @@ class Visual:
     positions: list[int]
 
 
-def _check_family(name: str, config: Any, grid: str | None, videos: Sequence[Any]) -> None:
+def check_family(name: str, config: Any, grid: str | None, videos: Sequence[Any]) -> None:
     """Raise an error unless the geometry of a model's image tokens is known, or named by the user."""
     of_family = picture_family(config)
     if of_family is not None and grid is not None:

@@ -1,0 +1,134 @@
+"""Find the segments of a prompt with pictures, in whose text a processor has spelled image tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from attnscope.answers.pictures.placeholders import placeholders_of, with_placeholders
+from attnscope.answers.pictures.read import check_family, encode
+from attnscope.answers.prompt import Prompt, Segment
+from attnscope.answers.segments.of_text import notices_without_tokens, owners_of_text
+from attnscope.answers.segments.of_tokens import encode_with_ranges, segments_of
+from attnscope.errors import ModelError, OptionError
+from attnscope.models.load import load_processor
+from attnscope.models.tokenize import open_picture
+
+if TYPE_CHECKING:
+    from attnscope.checkpoints.checkpoint import Checkpoint
+
+
+def read_pictures_and_text(
+    checkpoint: Checkpoint,
+    config: Any,
+    pictures: Sequence[Any],
+    text: str,
+    segments: Any = None,
+    *,
+    grid: str | None = None,
+    videos: Sequence[Any] = (),
+) -> Prompt:
+    """Read pictures and a text, with a segment for each picture and those of the text.
+
+    Segments are named as in `of_text.read_text`; what a chat template writes around the text is the
+    segment `template`.
+
+    Args:
+        checkpoint, config: the model.
+        pictures, grid, videos: as in `pictures.read.read_pictures`.
+        text: the text, with a placeholder for each picture and video where it belongs, or with none.
+        segments: as in `read_definitions`; characters are those of the text.
+
+    Raises:
+        FileError, OptionError, ModelError: as `read_pictures`, `find_stretches` and `join`.
+    """
+    from attnscope.answers.pictures.videos import open_video
+
+    check_family(checkpoint.name, config, grid, videos)
+    opened, read = [open_picture(each) for each in pictures], [open_video(each) for each in videos]
+    processor, name = load_processor(checkpoint), checkpoint.name
+    whole = with_placeholders(name, processor, config, text, len(opened), len(read))
+    owners = ["template"] * len(whole)
+    if whole.count(text) == 1:
+        first = whole.index(text)
+        owners[first : first + len(text)] = owners_of_text(text, segments)
+    elif segments is not None:
+        raise OptionError(
+            f"the text occurs {whole.count(text)} times in the prompt that the chat template of"
+            f" {name} makes of it, so its segments are not known.",
+            hint="a longer text",
+        )
+    prompt = encode(processor, config, whole, opened, read, grid=grid, name=name)
+    join(prompt, processor, name, whole, owners)
+    return prompt
+
+
+def join(prompt: Prompt, processor: Any, name: str, text: str, owners: list[str]) -> None:
+    """Add to the segments of pictures those of the text around them.
+
+    A processor writes many tokens in place of a placeholder, and may add some at the beginning and the
+    end. The characters between placeholders stay as they are, which is how they are found.
+
+    Args:
+        prompt: the prompt, as `encode` returns it.
+        processor: the model's processor.
+        name: the model's name, for errors.
+        text: the text before the processor wrote image tokens.
+        owners: the name of the segment of each of its characters.
+
+    Raises:
+        ModelError: the characters between placeholders are not found, or not at a single place.
+    """
+    spelled = prompt.spelled
+    marks = re.compile("|".join(map(re.escape, placeholders_of(processor))))
+    borders = [(0, 0), *(found.span() for found in marks.finditer(text)), (len(text), len(text))]
+    kept = [(one[1], other[0]) for one, other in pairwise(borders)]
+    parts = [re.escape(text[first:end]) for first, end in kept]
+    lazy, greedy = (
+        re.fullmatch(
+            f"(.*{mode})" + f"(.+{mode})".join(f"({part})" for part in parts) + f"(.*{mode})",
+            spelled,
+            re.DOTALL,
+        )
+        for mode in ("?", "")
+    )
+    numbers = range(2, 2 * len(parts) + 1, 2)
+    places = [] if lazy is None else [lazy.span(number) for number in numbers]
+    others = [] if greedy is None else [greedy.span(number) for number in numbers]
+    clear = all(one == other or one[0] == one[1] for one, other in zip(places, others, strict=True))
+    if not places or not clear:
+        where = "at several places" if places else "not"
+        raise ModelError(
+            f"the text of the prompt is {where} found again in what the processor of {name} makes of"
+            " it, so its segments are not known.",
+            hint="no --segments and no --messages" if places else None,
+        )
+    of_spelled = ["template"] * len(spelled)
+    for (first, end), (begin, stop) in zip(kept, places, strict=True):
+        of_spelled[begin:stop] = owners[first:end]
+    ids = prompt.inputs["input_ids"][0].tolist()
+    for special in (True, False):
+        result, ranges = encode_with_ranges(processor.tokenizer, spelled, name, special=special)
+        if list(result["input_ids"]) == ids:
+            break
+    else:
+        raise ModelError(
+            f"the processor of {name} makes other tokens than its tokenizer, so segments are not known."
+        )
+    found, without = segments_of(of_spelled, ranges, "template")
+    pictured = {i for segment in prompt.segments for i in segment.positions}
+    for segment in found:
+        if spans := _without(segment, pictured):
+            prompt.segments.append(Segment(segment.name, spans))
+    prompt.segments.sort(key=lambda segment: segment.spans[0])
+    prompt.notices += notices_without_tokens(without)
+
+
+def _without(segment: Segment, positions: set[int]) -> tuple[tuple[int, int], ...]:
+    """Return the spans of a segment without some positions."""
+    left = [i for i in segment.positions if i not in positions]
+    firsts = [i for n, i in enumerate(left) if n == 0 or left[n - 1] != i - 1]
+    ends = [i + 1 for n, i in enumerate(left) if n + 1 == len(left) or left[n + 1] != i + 1]
+    return tuple(zip(firsts, ends, strict=True))

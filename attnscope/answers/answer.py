@@ -189,6 +189,11 @@ class _Request:
             )
         if not named and self.replay is None:
             raise OptionError("there is no prompt.", hint=PROMPTS)
+        if self.messages is not None and (self.pictures or self.videos):
+            raise OptionError(
+                "--image and --video go with --text: in a chat, pictures are parts of messages.",
+                hint='"content": [{"type": "image", "path": "FILE"}, {"type": "text", "text": "…"}]',
+            )
         if self.audio is not None:
             others = {"--image": self.pictures, "--video": self.videos, "--replay": self.replay}
             others |= {"--segments": self.segments, "--grid": self.grid}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from attnscope.errors import FileError, OptionError, first_line, no_such_file
 from attnscope.text import described, shortened
@@ -76,6 +78,16 @@ class Chat:
         parts = {"messages": self.messages, "tools": self.tools, "documents": self.documents}
         return Chat(**_replaced(parts, (), texts))
 
+    def in_parts(self) -> Chat:
+        """Return the same chat with the content of each message as a list of parts."""
+        messages = [
+            {**each, "content": [{"type": "text", "text": each["content"]}]}
+            if isinstance(each.get("content"), str)
+            else each
+            for each in self.messages
+        ]
+        return Chat(messages, self.tools, self.documents)
+
     @property
     def pictures(self) -> list[dict[str, Any]]:
         """The parts of its messages that are pictures or videos, in their order."""
@@ -120,6 +132,55 @@ def _replaced(node: Any, path: Keys, texts: dict[Keys, str]) -> Any:
     if isinstance(node, list):
         return [_replaced(value, (*path, i), texts) for i, value in enumerate(node)]
     return texts.get(path, node)
+
+
+def source_of(part: dict[str, Any]) -> Any:
+    """Return the file, or the image of pillow, that a part of a message names.
+
+    Args:
+        part: `{"type": "image", "image": FILE}`, or `path` or `url` in place of `image`; as OpenAI has
+            it, `{"type": "image_url", "image_url": {"url": …}}`. A URL is `file:` or `data:`.
+
+    Raises:
+        OptionError: it names none, or one on the network.
+    """
+    kind = part["type"]
+    names = (kind, "image", "video", "path", "url")
+    value = next((part[name] for name in names if part.get(name) is not None), None)
+    value = value.get("url") if isinstance(value, dict) else value
+    if not isinstance(value, str):
+        if value is None or isinstance(value, (int, float, list, dict)):
+            raise OptionError(
+                f"a part of the type {kind} names no file: {described(part)}.",
+                hint=f'{{"type": "{kind}", "path": "FILE"}}',
+            )
+        return value
+    if value.startswith("data:"):
+        return _decoded(value)
+    if re.match(r"https?:", value):
+        raise OptionError(
+            f"{shortened(value, 60)} is on the network, and pictures are read from files.",
+            hint="the file, downloaded",
+        )
+    return Path(unquote(value.removeprefix("file://"))) if value.startswith("file:") else Path(value)
+
+
+def _decoded(url: str) -> Any:
+    """Return the picture in a `data:` URL (RFC 2397)."""
+    from base64 import b64decode
+    from io import BytesIO
+
+    from PIL import Image
+
+    about, _, data = url.partition(",")
+    try:
+        if not about.endswith(";base64"):
+            raise ValueError("it is not in base64")
+        image = Image.open(BytesIO(b64decode(data, validate=True)))
+        image.load()
+    except (ValueError, OSError) as error:
+        raise OptionError(f"{shortened(url, 40)} is not a picture: {first_line(error)}.") from error
+    return image
 
 
 SHAPE = '[{"role": "user", "content": "…"}], or {"messages": […], "tools": […], "documents": […]}'

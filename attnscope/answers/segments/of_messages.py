@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.prompt import Prompt
-from attnscope.answers.segments.chat import Chat, read_chat
+from attnscope.answers.segments.chat import Chat, read_chat, source_of
 from attnscope.answers.segments.definitions import find_stretches, read_definitions
 from attnscope.answers.segments.of_text import notices_without_tokens
 from attnscope.answers.segments.of_tokens import encode_with_ranges, segments_of
-from attnscope.answers.segments.provenance import Provenance, literals_of, trace_chat
+from attnscope.answers.segments.provenance import Provenance, Render, literals_of, trace_chat
 from attnscope.errors import ModelError, OptionError, first_line, is_out_of_memory
-from attnscope.models.load import load_tokenizer
+from attnscope.models.load import load_processor, load_tokenizer
 from attnscope.models.tokenize import (
     batch_of,
     max_tokens,
@@ -58,8 +58,10 @@ def read_messages(
     """
     chat = read_chat(messages)
     if chat.pictures:
-        raise OptionError("messages with pictures are not supported yet.", hint="--image FILE --text …")
+        return _read_pictures(checkpoint, config, chat, segments)
     tokenizer = tokenizer or getattr(processor, "tokenizer", None) or load_tokenizer(checkpoint)
+    if processor is None and not tokenizer.chat_template and hasattr(config, "vision_config"):
+        processor = load_processor(checkpoint)  # which may have the template alone
     found, notices = render_chat(chat, processor or tokenizer, checkpoint.name)
     result, ranges = encode_with_ranges(tokenizer, found.text, checkpoint.name, special=False)
     ids = list(result["input_ids"])
@@ -70,6 +72,28 @@ def read_messages(
     notices += notices_of_unknown(tokenizer, ids, "--messages")
     inputs = {name: batch_of(result[name]) for name in tokenizer.model_input_names if name in result}
     return Prompt(inputs, tokens_of(tokenizer, ids), parts, tokenizer=tokenizer, notices=notices)
+
+
+def _read_pictures(checkpoint: Checkpoint, config: Any, chat: Chat, segments: Any) -> Prompt:
+    """Read a chat some of whose messages have pictures; raise as `read_messages` and `join`."""
+    from attnscope.answers.pictures.read import check_family, encode
+    from attnscope.answers.pictures.videos import open_video
+    from attnscope.answers.segments.of_pictures import join
+    from attnscope.models.tokenize import open_picture
+
+    sources: dict[str, list[Any]] = {"picture": [], "video": []}
+    for part in chat.pictures:
+        sources["video" if part["type"] == "video" else "picture"].append(source_of(part))
+    check_family(checkpoint.name, config, None, sources["video"])
+    pictures = [open_picture(each) for each in sources["picture"]]
+    videos = [open_video(each) for each in sources["video"]]
+    processor, name = load_processor(checkpoint), checkpoint.name
+    found, notices = render_chat(chat, processor, name)
+    owners, more = owners_of_chat(found, segments)
+    prompt = encode(processor, config, found.text, pictures, videos, name=name)
+    join(prompt, processor, name, found.text, owners)
+    prompt.notices += notices + more
+    return prompt
 
 
 def render_chat(chat: Chat, templated: Any, name: str) -> tuple[Provenance, list[str]]:
@@ -119,6 +143,9 @@ def render_chat(chat: Chat, templated: Any, name: str) -> tuple[Provenance, list
                 f"the chat template of {name} refuses the messages: {first_line(error).rstrip('.')}."
             ) from error
 
+    in_parts = chat.in_parts()
+    if _unread(chat, render) and not _unread(in_parts, render):
+        chat = in_parts
     lists = [each["content"] for each in chat.messages if isinstance(each.get("content"), list)]
     text = render(chat) if lists else ""
     if any(str(content) in text for content in lists):
@@ -131,6 +158,22 @@ def render_chat(chat: Chat, templated: Any, name: str) -> tuple[Provenance, list
     literals = literals_of(template) + list(getattr(tokenizer, "all_special_tokens", []))
     found = trace_chat(chat, render, literals, name)
     return found, _notices_of_dropped(chat, found)
+
+
+def _unread(chat: Chat, render: Render) -> bool:
+    """Check whether a template fails, or writes nothing of a message whose content is a text.
+
+    The templates of models that read pictures may expect lists of parts, and nothing else.
+    """
+    try:
+        text = render(chat)
+        return any(
+            render(chat.replaced({source.path: ""})) == text
+            for source in chat.sources()
+            if source.says and source.path[0] == "messages" and source.text.strip()
+        )
+    except ModelError:
+        return True
 
 
 def _notices_of_dropped(chat: Chat, found: Provenance) -> list[str]:

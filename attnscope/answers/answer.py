@@ -247,7 +247,9 @@ def _answer(request: _Request, checkpoint: Checkpoint, progress: Progress) -> An
 def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run:
     """Read the prompt, and load the model."""
     from attnscope.answers.audio.listen import check_hears, listen
+    from attnscope.models.layers import check_numbers
     from attnscope.models.load import device_of, load_config, load_model
+    from attnscope.models.tokenize import Reading
     from attnscope.models.weights_fit import check_weights_fit
     from attnscope.process.devices import check_device
 
@@ -255,6 +257,7 @@ def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run
         config = load_config(checkpoint)
         device = device_of(checkpoint, request.device)
         check_device(device)
+        check_numbers(checkpoint.name, config, Reading({}), request.layers or [], request.heads or [])
         if request.audio is not None:
             check_hears(checkpoint, config)
             prompt = Prompt({}, [])

@@ -236,7 +236,7 @@ def _show_answer(
             layers=which.layers,
             heads=which.heads,
             stack=which.stack,
-            pool=shown.pool,
+            pool=None if shown.pool is None else str(shown.pool),
             query=shown.query,
             verify=more.verify,
             page=output.page is not None,

@@ -131,6 +131,11 @@ class Visual:
 
 def check_family(name: str, config: Any, grid: str | None, videos: Sequence[Any]) -> None:
     """Raise an error unless the geometry of a model's image tokens is known, or named by the user."""
+    if not hasattr(config, "vision_config"):
+        raise ModelError(
+            f"{name} ({config.model_type}) does not read pictures beside a text.",
+            hint="a model that does, such as llava-hf/llava-1.5-7b-hf",
+        )
     of_family = picture_family(config)
     if of_family is not None and grid is not None:
         raise OptionError(

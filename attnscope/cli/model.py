@@ -221,7 +221,9 @@ def _show_answer(
         "--memory": run.memory,
     }
     refuse(of_maps, "is for the maps of single heads, and this shows what an answer reads")
-    output.check([])
+    replace(output, force=output.force and output.save is not None).check([])
+    written = output.save or output.plot or output.page
+    warn_unused([(output.force and not written, "--force", "no file is written")])
     output.check_drawings("answer.html")
     warn_unused([(shown.without_sink, "--without-sink", "sinks are left out of the colours anyway")])
     with notices_shown(), shown_progress() as progress:

@@ -292,11 +292,15 @@ def load_processor(checkpoint: Checkpoint) -> Any:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        hint = "AutoProcessor.from_pretrained(…).save_pretrained(FOLDER) puts one beside the weights"
         said = str(error).lower()
         missing = [each for each in PACKAGES if each in said and find_spec(PACKAGES[each]) is None]
         if missing:
-            hint = f"pip install {' '.join(missing)}"
+            packages = " ".join(missing)
+            raise ModelError(
+                f"the processor of {checkpoint.name} needs {packages}, not installed here.",
+                hint=f"pip install {packages}",
+            ) from error
+        hint = "AutoProcessor.from_pretrained(…).save_pretrained(FOLDER) puts one beside the weights"
         raise ModelError(
             f"{checkpoint.name} has no processor that can be loaded (processor_config.json,"
             f" preprocessor_config.json): {first_line(error).rstrip('.')}.",

@@ -33,6 +33,21 @@ if TYPE_CHECKING:
 AT_ONCE = 2**24
 """The number of weights, or of elements of keys, that are computed at once: 64 MiB of float32."""
 
+PLAIN: dict[str, Any] = {
+    "do_sample": False,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "use_cache": True,
+    "cache_implementation": None,
+    "prefill_chunk_size": None,
+    "prompt_lookup_num_tokens": None,
+    "return_dict_in_generate": False,
+    "output_scores": False,
+    "output_logits": False,
+    "output_hidden_states": False,
+}
+"""What a generation config cannot change: one greedy text, one forward pass for each of its tokens."""
+
 
 class UnexplainedWeightsError(ModelError):
     """Captured queries, keys and values do not reproduce the output of a model's attention."""
@@ -374,9 +389,7 @@ def write(
             only = torch.tensor([token], device=scores.device)
             return torch.full_like(scores, -torch.inf).index_fill(1, only, 0)
 
-    options: dict[str, Any] = {"max_new_tokens": n_write + reading}
-    if eager:
-        options["output_attentions"] = True
+    options: dict[str, Any] = {**PLAIN, "max_new_tokens": n_write + reading, "output_attentions": eager}
     if answer is not None:
         options |= {"logits_processor": LogitsProcessorList([Given()]), "eos_token_id": -1}
     model.config.use_cache = model.config.get_text_config().use_cache = True
@@ -387,7 +400,7 @@ def write(
         if eager:
             hooks.enter_context(switched_attention(model, "eager"))
         hooks.enter_context(observing(model, recorder.see))
-        written = model.generate(**inputs, **options, do_sample=False, num_beams=1, use_cache=True)
+        written = model.generate(**inputs, **options)
         ids = written[0, n_prompt:].tolist()
         score(ids[-1])
         recorder.finish()

@@ -16,40 +16,42 @@ def llava_next(of: Processed, index: int) -> list[list[ImageToken]]:
     Source: Liu et al. 2024, "LLaVA-NeXT", section "Dynamic High Resolution"; transformers'
     `pack_image_features` and `unpad_image`, whose rounding is repeated here.
     """
+    import numpy as np
     from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
 
     vision, size = of.config.vision_config, of.sizes[index]
+    tile, patch = vision.image_size, vision.patch_size
     width, height = size
     stated = [int(side) for side in of.inputs["image_sizes"][index]]
     if stated != [height, width]:
         raise of.refused(f"image_sizes has {stated[1]}×{stated[0]} for a picture of {width}×{height}")
-    side = vision.image_size // vision.patch_size
-    best = select_best_resolution((height, width), of.config.image_grid_pinpoints)
     if of.images.setting("image_grid_pinpoints") != of.config.image_grid_pinpoints:
         raise of.refused("image_grid_pinpoints of its processor differ from those of its config.json")
-    rows, columns = (edge // vision.image_size * side for edge in best)
-    import numpy as np
-
+    if tuple(of.pixels.shape[-2:]) != (tile, tile):
+        raise of.refused(f"its tiles are {tuple(of.pixels.shape[-2:])}, not of {tile} pixels")
+    best = select_best_resolution((height, width), of.config.image_grid_pinpoints)  # height, width
     blank = np.broadcast_to(np.uint8(0), (3, height, width))
-    resized = get_patch_output_size(blank, best, "channels_first")  # height, width
+    resized = get_patch_output_size(blank, best, "channels_first")
     padding = [(whole - part) // 2 for whole, part in zip(best, resized, strict=True)]
-    skipped_rows, skipped_columns = _skipped(width, height, rows, columns)
     x_scale, y_scale = width / resized[1], height / resized[0]
-    whole = (0.0, 0.0, float(width), float(height))
-    tokens = grid_of_tokens(side, side, whole, size)
-    patch = vision.patch_size
+    side = tile // patch
+    rows, columns = (edge // tile * side for edge in best)
+    skipped_rows, skipped_columns = _skipped(width, height, rows, columns)
+    covered = side * patch / tile
+    tokens = grid_of_tokens(side, side, (0.0, 0.0, width * covered, height * covered), size)
     for row in range(skipped_rows, rows - skipped_rows):
+        top = row // side * tile + row % side * patch - padding[0]
         for column in range(skipped_columns, columns - skipped_columns):
-            left, top = column * patch - padding[1], row * patch - padding[0]
+            left = column // side * tile + column % side * patch - padding[1]
             box = (
                 left * x_scale,
                 top * y_scale,
                 (left + patch) * x_scale,
                 (top + patch) * y_scale,
             )
-            tile = f"tile {row // side + 1}, {column // side + 1}"
+            part = f"tile {row // side + 1}, {column // side + 1}"
             label = f"{row % side + 1}, {column % side + 1}"
-            tokens.append(ImageToken(label, within(box, size), tile))
+            tokens.append(ImageToken(label, within(box, size), part))
         tokens.append(ImageToken("end of row", None, f"tile {row // side + 1}"))
     return [tokens]
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from attnscope.answers.pictures.image_tokens import ImageToken, Size, grid_of_tokens
 from attnscope.answers.pictures.processed import Processed
+
+if TYPE_CHECKING:
+    from attnscope.answers.prompt import Box
 
 
 def idefics3(of: Processed, index: int) -> list[list[ImageToken]]:
@@ -17,7 +23,7 @@ def idefics3(of: Processed, index: int) -> list[list[ImageToken]]:
     rows, columns = (
         [int(n) for each in of.images.returned[name] for n in each][index] for name in ("rows", "cols")
     )
-    return _tiles(rows, columns, _side_of_idefics3(of), of.sizes[index])
+    return _tiles(rows, columns, _grid_of_idefics3(of), of.sizes[index])
 
 
 def idefics3_video(of: Processed, index: int) -> list[list[ImageToken]]:
@@ -25,7 +31,7 @@ def idefics3_video(of: Processed, index: int) -> list[list[ImageToken]]:
     size, n_frame = of.clips[index]
     if len(of.clips) != 1 or of.sizes:
         raise of.refused("of several videos, or pictures and a video, it reads one alone", hint="one")
-    return _frames(size, n_frame, _side_of_idefics3(of))
+    return _frames(size, n_frame, _grid_of_idefics3(of))
 
 
 def internvl(of: Processed, index: int) -> list[list[ImageToken]]:
@@ -38,7 +44,7 @@ def internvl(of: Processed, index: int) -> list[list[ImageToken]]:
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
     n_tile = int(of.images.returned["num_patches"][index])
-    size, side = of.sizes[index], _side_of_internvl(of)
+    size, grid = of.sizes[index], _grid_of_internvl(of)
     rows = columns = 0
     if n_tile > 1:
         tile = tuple(of.pixels.shape[-2:])
@@ -49,59 +55,83 @@ def internvl(of: Processed, index: int) -> list[list[ImageToken]]:
             f"a picture of {size[0]}×{size[1]} is cut into {rows}×{columns} tiles and the whole, but"
             f" its processor made {n_tile}"
         )
-    return [[token for run in _tiles(rows, columns, side, size) for token in run]]
+    return [[token for run in _tiles(rows, columns, grid, size) for token in run]]
 
 
 def internvl_video(of: Processed, index: int) -> list[list[ImageToken]]:
     """Return the tokens of a video in InternVL: a run for each frame, which is squeezed to a square."""
     size, n_frame = of.clips[index]
-    return _frames(size, n_frame, _side_of_internvl(of))
+    return _frames(size, n_frame, _grid_of_internvl(of))
 
 
-def _side_of_idefics3(of: Processed) -> int:
-    """Return how many tokens stand along a side of a tile."""
+@dataclass(frozen=True)
+class TileGrid:
+    """The grid of tokens over one tile, or over the whole picture in its stead.
+
+    Attributes:
+        side: how many tokens stand along each side.
+        covered: the share of each side that they cover: 378 of 384 pixels, with patches of 14.
+    """
+
+    side: int
+    covered: float
+
+    def tokens(self, area: Box, size: Size, part: str = "whole", frame: int = 0) -> list[ImageToken]:
+        """Return the tokens of a tile that shows an area of the original picture."""
+        left, top, right, bottom = area
+        right, bottom = left + (right - left) * self.covered, top + (bottom - top) * self.covered
+        return grid_of_tokens(self.side, self.side, (left, top, right, bottom), size, part, frame)
+
+
+def _grid_of_idefics3(of: Processed) -> TileGrid:
     mask = of.inputs.get("pixel_attention_mask")
     if mask is not None and not bool(mask.bool().all()):
         raise of.refused("its processor pads tiles")
-    return of.pixels.shape[-1] // of.config.vision_config.patch_size // of.config.scale_factor
+    return _grid(of, of.config.vision_config.patch_size, of.config.scale_factor)
 
 
-def _side_of_internvl(of: Processed) -> int:
-    """Return how many tokens stand along a side of a tile."""
+def _grid_of_internvl(of: Processed) -> TileGrid:
     patch = of.config.vision_config.patch_size
     patch = patch[0] if isinstance(patch, list | tuple) else patch
-    return int(of.pixels.shape[-1] // patch * of.config.downsample_ratio)
+    return _grid(of, patch, round(1 / of.config.downsample_ratio))
 
 
-def _tiles(rows: int, columns: int, side: int, size: Size) -> list[list[ImageToken]]:
+def _grid(of: Processed, patch: int, merged: int) -> TileGrid:
+    """Return the grid over a tile.
+
+    Args:
+        of: what the processor made.
+        patch: the height and width of a patch in pixels.
+        merged: how many patches, in both directions, are one token.
+
+    Raises:
+        ModelError: tiles are no squares, or their patches cannot be merged.
+    """
+    height, width = of.pixels.shape[-2:]
+    if height != width or height // patch % merged:
+        raise of.refused(f"tiles of {width}×{height} pixels have no patches of {patch}×{merged} pixels")
+    return TileGrid(height // patch // merged, height // patch * patch / height)
+
+
+def _tiles(rows: int, columns: int, grid: TileGrid, size: Size) -> list[list[ImageToken]]:
     """Return a grid for each tile, row by row, and one for the whole picture.
 
     Args:
         rows, columns: how many tiles there are; 0: the whole alone.
-        side: the tokens along each side of a tile.
+        grid: the grid of each.
         size: the picture's.
     """
     width, height = size
-    runs = [
-        grid_of_tokens(
-            side,
-            side,
-            (
-                width * column / columns,
-                height * row / rows,
-                width * (column + 1) / columns,
-                height * (row + 1) / rows,
-            ),
-            size,
-            f"tile {row + 1}, {column + 1}",
-        )
-        for row in range(rows)
-        for column in range(columns)
-    ]
-    return [*runs, grid_of_tokens(side, side, (0.0, 0.0, float(width), float(height)), size)]
+    runs = []
+    for row in range(rows):
+        for column in range(columns):
+            left, top = width * column / columns, height * row / rows
+            right, bottom = width * (column + 1) / columns, height * (row + 1) / rows
+            tile = f"tile {row + 1}, {column + 1}"
+            runs.append(grid.tokens((left, top, right, bottom), size, tile))
+    return [*runs, grid.tokens((0.0, 0.0, width, height), size)]
 
 
-def _frames(size: Size, n_frame: int, side: int) -> list[list[ImageToken]]:
+def _frames(size: Size, n_frame: int, grid: TileGrid) -> list[list[ImageToken]]:
     """Return a grid over each frame of a video."""
-    area = (0.0, 0.0, float(size[0]), float(size[1]))
-    return [grid_of_tokens(side, side, area, size, frame=frame) for frame in range(n_frame)]
+    return [grid.tokens((0.0, 0.0, *size), size, frame=frame) for frame in range(n_frame)]

@@ -285,7 +285,8 @@ def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
     from attnscope.models.text_file import text_of_file
     from attnscope.models.tokenize import check_reads, max_tokens
 
-    check_reads(checkpoint, config, "text")
+    if not (request.pictures or request.videos):  # those are checked where they are read
+        check_reads(checkpoint, config, "text")
     if request.messages is not None:
         return read_messages(checkpoint, config, request.messages, request.segments)
     text, name = request.text or "", "--text"
@@ -419,11 +420,12 @@ def _row(query: int | str | None, answer: Answer) -> int | None:
         OptionError: there is no such token, or several.
     """
     first, end = answer.first, answer.first + len(answer.written)
-    position = query_position(query, [Token("")] * first + answer.written)
+    hint = f"--query {first}"
+    position = query_position(query, [Token("")] * first + answer.written, hint)
     if position is not None and not first <= position < end:
         raise OptionError(
             f"there is no token {position} in the answer: its tokens are {first} to {end - 1}.",
-            hint=f"--query {first}",
+            hint=hint,
         )
     return None if position is None else position - first
 

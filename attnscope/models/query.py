@@ -15,7 +15,11 @@ LISTED = 8
 """The maximal number of positions that an error lists."""
 
 
-def query_position(query: int | str | None, tokens: Sequence[Token]) -> int | None:
+def query_position(
+    query: int | str | None,
+    tokens: Sequence[Token],
+    hint: str = "a position, counted from 0; --top 1 lists the queries",
+) -> int | None:
     """Return the position of a query; None stays None.
 
     >>> query_position("cat", [Token("the"), Token(" cat")]), query_position("1", [])
@@ -24,6 +28,7 @@ def query_position(query: int | str | None, tokens: Sequence[Token]) -> int | No
     Args:
         query: its position, or a token that occurs once among the queries.
         tokens: the tokens of the sequence; if some were generated, these alone are queries.
+        hint: what to do if there is no such token, nor one that is spelled nearly so.
 
     Raises:
         OptionError: there is no such token, or it occurs several times, or the word is several tokens.
@@ -42,8 +47,9 @@ def query_position(query: int | str | None, tokens: Sequence[Token]) -> int | No
     name = repr(shortened(query))
     if not positions:
         near = nearest(query, [_letters(tokens[i].text) for i in places if not tokens[i].special])
-        hint = f"--query {near}" if near else "a position, counted from 0; --top 1 lists the queries"
-        raise OptionError(f"{name} is not a token among the queries.", hint=hint)
+        raise OptionError(
+            f"{name} is not a token among the queries.", hint=f"--query {near}" if near else hint
+        )
     if len(positions) == 1:
         numbers = range(positions[0][0], positions[0][1] + 1)
         parts = " ".join(tokens[i].text.strip() for i in numbers)

@@ -1,0 +1,220 @@
+"""`attnscope model` with a prompt that the model answers: pictures and texts, chats, segments."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from answers.families import family, picture
+from answers.writers import MESSAGES, writer
+from models.readers import save_reader, save_seer
+from safetensors.numpy import load_file
+from transformers import AutoModelForCausalLM
+
+TEXT = "the cat sat . [1] the dog ran [2] the mat"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    """The folder of a LLaMA with a chat template, and a chat beside it."""
+    folder = tmp_path_factory.mktemp("llama")
+    model, tokenizer = writer()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "chat.json").write_text(json.dumps(MESSAGES))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photo(tmp_path_factory):
+    path = tmp_path_factory.mktemp("photo") / "a.png"
+    picture(50, 37).save(path)
+    return path
+
+
+@pytest.fixture
+def of_text(attnscope, llama):
+    """A command about the LLaMA's answer, by segment."""
+    return lambda *more: attnscope(
+        "model", llama, "--text", TEXT, "--generate", 4, "--by", "segment", *more
+    )
+
+
+@pytest.fixture
+def of_picture(attnscope, photo):
+    """A command about what LLaVA answers to a question about a picture."""
+    command = ("model", family("llava"), "--image", photo, "--text", "what is?", "--generate", 4)
+    return lambda *more: attnscope(*command, *more)
+
+
+def test_a_picture_is_shown_under_its_weights(of_picture):
+    r = of_picture()
+    assert (r.exit_status, r.err) == (0, "")
+    lines = r.out.splitlines()
+    assert lines[0].endswith("mean over all 2 layers and 4 heads")
+    assert "4 tokens written" in r.out
+    assert "picture 1" in r.out
+
+
+def test_segments_of_a_text_are_shown(of_text):
+    r = of_text("--segments", "docs=[1],[2]")
+    assert (r.exit_status, r.err) == (0, "")
+    for name in ("docs 1", "docs 2", "text", "answer"):
+        assert name in r.out
+
+
+def test_a_chat_is_shown_by_its_roles(attnscope, llama):
+    command = ("model", llama, "--messages", llama / "chat.json", "--generate", 4, "--by", "segment")
+    r = attnscope(*command)
+    assert r.exit_status == 0, r.err
+    for name in ("system", "user", "answer"):
+        assert name in r.out
+
+
+def test_json_has_what_the_python_function_returns(of_text, llama):
+    import attnscope
+
+    record = of_text("--format", "json").json
+    answer = attnscope.answer(llama, TEXT, generate=4, by="segment")
+    assert record["schema"] == "attnscope.answer/1"
+    assert record == json.loads(json.dumps(answer.to_dict()))
+
+
+@pytest.mark.parametrize("command", ["of_text", "of_picture"])
+def test_every_format_shows_each_token(command, request):
+    run = request.getfixturevalue(command)
+    rows = [*csv.DictReader(io.StringIO(run("--format", "csv").out))]
+    assert len({row["position"] for row in rows}) == 4
+    markdown = run("--format", "markdown")
+    assert markdown.exit_status == 0
+    assert sum(line.startswith("|") for line in markdown.out.splitlines()) > 4
+
+
+@pytest.mark.parametrize("command", ["of_text", "of_picture"])
+def test_files_are_written(command, request, tmp_path):
+    run = request.getfixturevalue(command)
+    png, page, saved = tmp_path / "a.png", tmp_path / "a.html", tmp_path / "a.safetensors"
+    r = run("--plot", png, "--page", page, "--save", saved)
+    assert r.exit_status == 0, r.err
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+    tensors = load_file(saved)
+    assert tensors["weights"].shape[0] == 4
+    np.testing.assert_allclose(tensors["weights"].sum(1), 1, atol=1e-5)
+    assert tensors["sums"].shape[2] == 4
+    again = run("--plot", png)
+    assert again.exit_status == 2
+    assert "--force" in again.err
+    assert run("--plot", png, "--force").exit_status == 0
+
+
+def test_values_are_printed(of_text):
+    r = of_text("--show", "weights[0,:3]", "--show", "sums[0,1]")
+    assert r.exit_status == 0, r.err
+    assert "weights[0,:3]" in r.out
+    assert "sums[0,1]" in r.out
+    bad = of_text("--show", "attention")
+    assert bad.exit_status == 2
+    assert "weights" in bad.err
+
+
+def test_one_token_is_shown_alone(of_text):
+    record = of_text("--format", "json").json
+    first = record["written"][0]["position"]
+    assert of_text("--query", first + 1, "--format", "json").json["query"] == 1
+    r = of_text("--query", 1)
+    assert r.exit_status == 2
+    assert f"its tokens are {first} to {first + 3}" in r.err
+    r = of_text("--query", "zebra")
+    assert f"--query {first}" in r.err
+    assert "--top" not in r.err
+
+
+def test_verify_has_an_exit_status(of_text, of_picture, monkeypatch):
+    for run in (of_text, of_picture):
+        r = run("--verify")
+        assert r.exit_status == 0, r.err
+        assert "eager" in r.out
+    from attnscope.answers import answer
+
+    monkeypatch.setattr(answer, "TOLERANCE", -1.0)
+    assert of_text("--verify").exit_status == 1
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--top", 3),
+        ("--steps",),
+        ("--rollout",),
+        ("--circuits",),
+        ("--weigh", "value"),
+        ("--pair", "the mat"),
+        ("--target", "the mat"),
+        ("--stats",),
+        ("--memory", "1GB"),
+        ("--ids", "1,2"),
+        ("--tokens", "a,b"),
+    ],
+    ids=lambda option: option[0],
+)
+def test_options_of_maps_are_refused(of_text, option):
+    r = of_text(*option)
+    assert (r.exit_status, r.out) == (2, "")
+    assert option[0] in r.err
+    assert "is for the maps of single heads" in r.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--text", TEXT, "--grid", "2x2"), "--grid is that of a picture"),
+        (("--by", "segment"), "there is no prompt"),
+        (("--messages", "nowhere.json"), "nowhere.json"),
+        (("--text", TEXT, "--segments", "docs=zebra"), "zebra"),
+        (("--text", TEXT, "--by", "word"), "segment"),
+        (
+            ("--text", TEXT, "--by", "segment", "--query", "zebra"),
+            "'zebra' is not a token among the queries",
+        ),
+        (("--text", TEXT, "--by", "segment", "--generate", 0), "--generate"),
+        (("--text", TEXT, "--by", "segment", "--layer", 9), "layer 9"),
+    ],
+    ids=str,
+)
+def test_a_mistake_gets_one_line_and_a_hint(attnscope, llama, arguments, message):
+    r = attnscope("model", llama, *arguments)
+    assert (r.exit_status, r.out) == (2, "")
+    assert message in r.err
+    assert len(r.err.splitlines()) <= 5
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """Models that do not answer questions about pictures, by their kind."""
+    home = tmp_path_factory.mktemp("others")
+    save_seer("vit", home / "vit")
+    save_reader("bert", home / "bert")
+    save_reader("llama", home / "llama", AutoModelForCausalLM)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("vit", "vit (vit) does not read pictures beside a text."),
+        ("bert", "bert (bert) does not read pictures beside a text."),
+        ("llama", "llama (llama) does not read pictures beside a text."),
+    ],
+)
+def test_a_model_that_does_not_read_both_is_refused(attnscope, others, photo, name, message):
+    r = attnscope("model", others / name, "--image", photo, "--text", "what is?")
+    assert (r.exit_status, r.out) == (2, "")
+    assert f"attnscope: error: {message}" in " ".join(r.err.split()).replace(f"{others}/", "")
+
+
+def test_a_model_that_does_not_write_has_no_answer(attnscope, others):
+    r = attnscope("model", others / "bert", "--text", "the cat", "--by", "segment")
+    assert (r.exit_status, r.out) == (2, "")
+    assert "does not generate text" in r.err

@@ -155,10 +155,15 @@ def pixtral(longest: int, patch: int, merged: int) -> Published:
     vision = transformers.PixtralVisionConfig(image_size=longest, patch_size=patch)
     text = transformers.MistralConfig(**LONG)
     if merged == 1:
-        config: Any = transformers.LlavaConfig(vision, text, image_token_index=id_of("[IMG]"))
+        config: Any = transformers.LlavaConfig(
+            vision_config=vision, text_config=text, image_token_index=id_of("[IMG]")
+        )
     else:
         config = transformers.Mistral3Config(
-            vision, text, image_token_index=id_of("[IMG]"), spatial_merge_size=merged
+            vision_config=vision,
+            text_config=text,
+            image_token_index=id_of("[IMG]"),
+            spatial_merge_size=merged,
         )
     images = transformers.PixtralImageProcessor(size={"longest_edge": longest}, patch_size=patch)
     words = tokenizer(image_token="[IMG]")
@@ -172,7 +177,7 @@ CASES = {
     # Liu et al. 2024, "Improved Baselines with Visual Instruction Tuning": 336 pixels, 576 tokens
     "llava 1.5": (llava_1_5, (640, 480), 576, (80, 0, 100, 20)),
     # vLLM's documentation and LLaVA-NeXT's blog: at most 2880 without ends of rows, for 672 × 672
-    "llava 1.6": (llava_1_6, (672, 672), 576 + 48 * 48, (0, 0, 28, 28)),
+    "llava 1.6": (llava_1_6, (672, 672), 576 + 48 * 48, (0, 0, 14, 14)),
     "llava 1.6, wide": (llava_1_6, (640, 480), 576 + 36 * 48, None),
     # Wang et al. 2024, "Qwen2-VL", section 2.1: 224 × 224 pixels are 66 tokens with both marks
     "qwen2-vl": (lambda: qwen("Qwen2VL", 14), (224, 224), 64, (0, 0, 28, 28)),

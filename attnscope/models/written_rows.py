@@ -241,7 +241,10 @@ class RowRecorder:
             return False
         if not call.cross and call.key.shape[2] != query + 1:
             return False
-        kept = getattr(self._kept(layer, cross=call.cross), "keys", None)
+        of_layer = self._kept(layer, cross=call.cross)
+        if getattr(of_layer, "is_sliding", False):  # a longer text will slide past the first keys
+            return False
+        kept = getattr(of_layer, "keys", None)
         if not isinstance(kept, torch.Tensor) or kept.data_ptr() != call.key.data_ptr():
             return False
         mask = call.mask

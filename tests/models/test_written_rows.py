@@ -128,6 +128,14 @@ def test_rows_are_those_of_a_whole_eager_pass(name, stack, reading):
     assert_rows_are_eager_s(model, text, rows, stack, reading=reading)
 
 
+@pytest.mark.parametrize("window", swept(range(N_PROMPT - 1, N_PROMPT + N + 2), default=[14]))
+@pytest.mark.parametrize("name", swept(["mistral", "gemma3_text", "gpt_oss"], default=["mistral"]))
+def test_a_text_may_outgrow_a_window_while_it_is_written(name, window):
+    model = a_model(name, sliding_window=window)
+    text, rows = rows_of(model, n=N)
+    assert_rows_are_eager_s(model, text, rows)
+
+
 @pytest.mark.parametrize("reading", [False, True])
 @pytest.mark.parametrize(
     ("name", "stack"), swept(STACKS, default=[("mistral", "self"), ("bart", "cross")])

@@ -105,11 +105,13 @@ def _grid(of: Processed, patch: int, merged: int) -> TileGrid:
         merged: how many patches, in both directions, are one token.
 
     Raises:
-        ModelError: tiles are no squares, or their patches cannot be merged.
+        ModelError: tiles are not square, or their patches cannot be merged.
     """
     height, width = of.pixels.shape[-2:]
     if height != width or height // patch % merged:
-        raise of.refused(f"tiles of {width}×{height} pixels have no patches of {patch}×{merged} pixels")
+        raise of.refused(
+            f"tiles of {width}×{height} pixels do not divide into patches of {patch}×{merged} pixels"
+        )
     return TileGrid(height // patch // merged, height // patch * patch / height)
 
 

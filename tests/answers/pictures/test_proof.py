@@ -31,6 +31,9 @@ EXACT = {
 SIZES = [(50, 37), (150, 60), (41, 97), (200, 190), (33, 31), (23, 29)]
 """Other sizes: smaller and larger than the models', wide, tall, and no multiples of a patch."""
 
+PADDED = [("llava_next", (50, 37)), ("llava_next", (41, 97))]
+"""Pictures that are padded above and below, and left and right."""
+
 
 def patches_of(patches: tuple[Patch, ...], part: str) -> list[Patch]:
     return [patch for patch in patches if patch.part == part]
@@ -75,7 +78,7 @@ def test_where_nothing_is_resized_a_token_moves_with_every_pixel_of_its_box_and_
     ("name", "size"),
     swept(
         [(name, size) for name in NAMES for size in SIZES],
-        [(name, SIZES[i % len(SIZES)]) for i, name in enumerate(NAMES)],
+        [(name, SIZES[i % len(SIZES)]) for i, name in enumerate(NAMES)] + PADDED,
     ),
 )
 def test_pixels_inside_of_a_box_move_the_tokens_that_claim_them(name, size):

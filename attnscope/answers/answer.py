@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from attnscope.checkpoints.checkpoint import Checkpoint
     from attnscope.models.written_rows import WrittenText
 
-PROMPTS = '--text "…", --messages FILE, --audio FILE or --replay FILE'
+PROMPTS = '--text "…", --messages FILE or --audio FILE'
 
 LARGEST = 2**24
 """The most weights of single layers that are kept for a page: 64 MiB of float32."""
@@ -38,7 +38,6 @@ def answer(
     video: Any = None,
     messages: Any = None,
     file: str | Path | None = None,
-    replay: Any = None,
     audio: Any = None,
     generate: int | None = None,
     segments: str | dict[str, Any] | None = None,
@@ -74,8 +73,6 @@ def answer(
         image, video: files or pillow images, one or several.
         messages: a chat, `[{"role": …, "content": …}, …]` or a file of it, instead of `text`.
         file: a file to read as the text.
-        replay: what a server returned for the prompt: a file, or its content. The model is made to
-            write the same tokens.
         audio: a recording, for a model that reads speech, instead of `text`: a `.wav` file, or samples
             and their rate, `(samples, 16000)`.
         generate: the most tokens to write; None: 20, and of a recording as many as the model's
@@ -114,7 +111,6 @@ def answer(
         videos=_several(video),
         messages=messages,
         file=None if file is None else Path(file),
-        replay=replay,
         audio=audio,
         n=generate,
         segments=segments,
@@ -154,7 +150,6 @@ class _Request:
     videos: list[Any]
     messages: Any
     file: Path | None
-    replay: Any
     audio: Any
     n: int | None
     segments: str | dict[str, Any] | None
@@ -187,7 +182,7 @@ class _Request:
             raise OptionError(
                 f"{' and '.join(named)} cannot be combined: give one prompt.", hint=" or ".join(named)
             )
-        if not named and self.replay is None:
+        if not named:
             raise OptionError("there is no prompt.", hint=PROMPTS)
         if self.messages is not None and (self.pictures or self.videos):
             raise OptionError(
@@ -195,15 +190,11 @@ class _Request:
                 hint='"content": [{"type": "image", "path": "FILE"}, {"type": "text", "text": "…"}]',
             )
         if self.audio is not None:
-            others = {"--image": self.pictures, "--video": self.videos, "--replay": self.replay}
+            others = {"--image": self.pictures, "--video": self.videos}
             others |= {"--segments": self.segments, "--grid": self.grid}
             refuse(
                 {name: value or None for name, value in others.items()},
                 "does not go with --audio, whose frames are the segments sound and padding",
-            )
-        if self.n is not None and self.replay is not None:
-            raise OptionError(
-                "--replay holds the answer, and --generate writes one.", hint="one of them"
             )
         if self.n is not None and self.n < 1:
             raise OptionError(f"--generate is {self.n}, but must be 1 or more.")

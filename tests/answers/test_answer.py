@@ -180,7 +180,6 @@ def test_a_model_in_training_mode_answers_as_ever():
         ({"file": "a.txt"}, "text and file cannot be combined"),
         ({"generate": 0}, "generate is 0, but must be 1 or more."),
         ({"generate": -3}, "generate is -3, but must"),
-        ({"replay": {}, "generate": 3}, "replay holds the answer, and generate writes one"),
         ({"grid": "2x2"}, "grid is that of a picture, and there is none."),
         ({"device": "meta"}, "device meta computes no values"),
         ({"device": "toaster"}, "toaster"),

@@ -403,7 +403,6 @@ def test_attention_that_is_not_seen_is_not_pooled(attnscope, tmp_path):
         (["--file", "latin.txt"], "latin.txt is not UTF-8."),
         (["--file", "empty.txt"], "--file empty.txt is empty: there is nothing to show."),
         (["--file", "x", "--text", "a"], "--text and --file cannot be combined: give one input."),
-        (["--file", "x", "--image", "y"], "--file and --image cannot be combined: give one input."),
         (["--file", "x", "--circuits"], "--circuits is about a head's weights"),
         (["--text", "a", "--memory", "much"], "--memory is 'much', which is not a size."),
         (["--text", "a", "--pool", "max", "--steps"], "--steps shows whole tensors, and --pool shows pooled maps"),

@@ -774,7 +774,7 @@ def test_missing_weights_are_told(attnscope, tmp_path, saved):
         (["--text", TEXT, "--target", "a"], "--target is for encoder-decoder models, and minilm (bert)"),
         (["--text", TEXT, "--stack", "cross"], "minilm has no stack cross for this input: it has self."),
         (["--text", TEXT, "--circuits"], "--circuits is about a head's weights"),
-        (["--text", TEXT, "--image", "x.png"], "--text and --image cannot be combined"),
+        (["--text", TEXT, "--image", "x.png"], "minilm (bert) does not read pictures"),
         (["--image", "x.png", "--pair", "a"], "--pair applies to texts, and --image is a picture."),
         (["--text", TEXT, "--top", 2, "--head", "all"], "--top is for one head"),
         (["--text", TEXT, "--top", 2, "--query", 1], "--top lists every query's strongest keys"),

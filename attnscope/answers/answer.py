@@ -190,7 +190,7 @@ class _Request:
                 hint='"content": [{"type": "image", "path": "FILE"}, {"type": "text", "text": "…"}]',
             )
         if self.audio is not None:
-            others = {"--image": self.pictures, "--video": self.videos}
+            others: dict[str, Any] = {"--image": self.pictures, "--video": self.videos}
             others |= {"--segments": self.segments, "--grid": self.grid}
             refuse(
                 {name: value or None for name, value in others.items()},

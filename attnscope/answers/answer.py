@@ -377,12 +377,9 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
         notices=notices,
     )
     patches = [patch.position for picture in answer.pictures for patch in picture.patches]
-    answer.sinks = [0, *sink_patches(weights, patches)] if n_row else []
+    answer.sinks = [] if crosses else [0, *sink_patches(weights, patches)]
     if run.heard is not None:
-        if run.stack == "cross":
-            answer.sinks, answer.times = [], run.heard.times
-        else:
-            answer.sinks = [0]
+        answer.times = run.heard.times if crosses else None
         _align(run, answer)
     answer.query = _row(request.query, answer)
     if request.verify and eager:

@@ -302,7 +302,7 @@ def record(answer: Answer) -> dict[str, Any]:
         "layers": answer.layers,
         "heads": answer.heads,
         "pool": answer.pool,
-        "query": answer.query,
+        "query": None if answer.query is None else answer.first + answer.query,
         "tokens": [token.text for token in answer.tokens],
         "written": written,
         "segments": [_segment_record(segment) for segment in answer.segments],

@@ -208,7 +208,9 @@ def read_chat(messages: Any) -> Chat:
     for key, value in found.items():
         if value is None and key != "messages":
             continue
-        if not isinstance(value, (list, tuple)) or not (value or key != "messages"):
+        if key == "messages" and isinstance(value, (list, tuple)) and not value:
+            raise OptionError(f"{name} is an empty list.", hint=SHAPE)
+        if not isinstance(value, (list, tuple)):
             what = "has no list of messages" if value is None else f"has {key} {described(value)}"
             raise OptionError(f"{name} {what}.", hint=SHAPE)
     for number, message in enumerate(found["messages"], 1):

@@ -428,7 +428,7 @@ def test_a_chat_is_read_from_a_file_and_from_standard_input(tmp_path, monkeypatc
     ("content", "says"),
     [
         ("{", "is not JSON"),
-        ("[]", r"has messages \[\]"),
+        ("[]", r"is an empty list"),
         ("3", "has messages 3"),
         ('{"tools": []}', "has no list of messages"),
         ('[{"content": "a"}]', "message 1 of .* has no role"),

@@ -69,6 +69,7 @@ def test_every_word_has_a_panel_of_one_scale():
         np.testing.assert_allclose(axes.images[0].get_array(), expected, atol=1e-6)
 
 
+@pytest.mark.sweep
 def test_of_many_words_the_mean_and_the_strongest_are_drawn():
     answer = one_picture(6)
     n = 30

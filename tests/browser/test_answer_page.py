@@ -111,6 +111,7 @@ def test_the_picture_is_painted_where_the_weight_is(opened):
     assert page.evaluate(f"({alpha})([0.72, 0.31])") == 0
 
 
+@pytest.mark.sweep
 def test_parts_of_two_pictures_are_chosen(opened):
     answer = two_pictures(query=2)
     picture = answer.pictures[0]
@@ -144,6 +145,7 @@ def test_a_patch_shows_which_words_read_it(opened):
     assert shade(page, "#word-1") == 0
 
 
+@pytest.mark.sweep
 def test_the_smallest_patch_under_the_pointer_is_chosen(opened):
     answer = two_pictures()
     picture = answer.pictures[0]
@@ -152,6 +154,7 @@ def test_the_smallest_patch_under_the_pointer_is_chosen(opened):
     shown(page, "all", picture.patches[40].position)
 
 
+@pytest.mark.sweep
 def test_words_of_the_prompt_are_shaded_and_chosen(opened):
     answer = chat()
     page = opened(answer)
@@ -189,6 +192,7 @@ def test_sinks_are_left_out_until_they_are_asked_for(opened):
     page.wait_for_selector("#key-0.sink")
 
 
+@pytest.mark.sweep
 def test_a_layer_is_chosen(opened):
     answer = with_layers(one_picture(6))
     page = opened(answer)
@@ -226,6 +230,7 @@ def test_keys_lead_from_word_to_word_and_from_patch_to_patch(opened):
     assert page.locator("#help").is_visible()
 
 
+@pytest.mark.sweep
 def test_what_is_chosen_is_announced(opened):
     page = opened(one_picture(6))
     page.locator("#words").focus()
@@ -234,6 +239,7 @@ def test_what_is_chosen_is_announced(opened):
     assert re.fullmatch(r"The 45: picture 1 [\d.]+ %", page.locator("#said").text_content())
 
 
+@pytest.mark.sweep
 def test_the_address_opens_the_same_view(opened):
     page = opened(with_layers(chat()), address="#word=54&key=24&layer=1&sinks=on")
     shown(page, 3, 24, 1)
@@ -244,6 +250,7 @@ def test_the_address_opens_the_same_view(opened):
     shown(page, 3, 24, 1)
 
 
+@pytest.mark.sweep
 def test_bars_and_segments_are_the_shares(opened):
     answer = chat()
     page = opened(answer)
@@ -280,6 +287,7 @@ def test_the_page_fits_and_is_legible(opened, width, dark):
     assert page.evaluate("getComputedStyle(document.querySelector('#look h2')).color") != ink
 
 
+@pytest.mark.sweep
 def test_a_long_prompt_opens_some_segments(opened):
     answer = long(4000, 20)
     page = opened(answer)
@@ -310,6 +318,7 @@ def test_texts_of_models_and_prompts_cannot_become_markup(opened):
     assert page.locator("#word-0").inner_text() == bad
 
 
+@pytest.mark.sweep
 def test_layers_that_are_too_many_are_left_out_and_named(opened):
     answer = with_layers(one_picture(6))
     size = answer.weights.size

@@ -20,11 +20,12 @@ from attnscope.process.progress import Progress, silent, stage, without_garbage_
 
 if TYPE_CHECKING:
     from attnscope.answers.audio.listen import Heard
+    from attnscope.answers.replay.recorded import Recorded
     from attnscope.answers.sums import RowSums
     from attnscope.checkpoints.checkpoint import Checkpoint
     from attnscope.models.written_rows import WrittenText
 
-PROMPTS = '--text "…", --messages FILE or --audio FILE'
+PROMPTS = '--text "…", --messages FILE, --audio FILE or --replay FILE'
 
 LARGEST = 2**24
 """The most weights of single layers that are kept for a page: 64 MiB of float32."""
@@ -38,6 +39,7 @@ def answer(
     video: Any = None,
     messages: Any = None,
     file: str | Path | None = None,
+    replay: Any = None,
     audio: Any = None,
     generate: int | None = None,
     segments: str | dict[str, Any] | None = None,
@@ -73,6 +75,8 @@ def answer(
         image, video: files or pillow images, one or several.
         messages: a chat, `[{"role": …, "content": …}, …]` or a file of it, instead of `text`.
         file: a file to read as the text.
+        replay: what a server returned for the prompt: a file, or its content. The model is made to
+            write the same tokens.
         audio: a recording, for a model that reads speech, instead of `text`: a `.wav` file, or samples
             and their rate, `(samples, 16000)`.
         generate: the most tokens to write; None: 20, and of a recording as many as the model's
@@ -111,6 +115,7 @@ def answer(
         videos=_several(video),
         messages=messages,
         file=None if file is None else Path(file),
+        replay=replay,
         audio=audio,
         n=generate,
         segments=segments,
@@ -150,6 +155,7 @@ class _Request:
     videos: list[Any]
     messages: Any
     file: Path | None
+    replay: Any
     audio: Any
     n: int | None
     segments: str | dict[str, Any] | None
@@ -182,7 +188,7 @@ class _Request:
             raise OptionError(
                 f"{' and '.join(named)} cannot be combined: give one prompt.", hint=" or ".join(named)
             )
-        if not named:
+        if not named and (self.replay is None or self.pictures or self.videos):
             raise OptionError("there is no prompt.", hint=PROMPTS)
         if self.messages is not None and (self.pictures or self.videos):
             raise OptionError(
@@ -191,10 +197,14 @@ class _Request:
             )
         if self.audio is not None:
             others: dict[str, Any] = {"--image": self.pictures, "--video": self.videos}
-            others |= {"--segments": self.segments, "--grid": self.grid}
+            others |= {"--segments": self.segments, "--grid": self.grid, "--replay": self.replay}
             refuse(
                 {name: value or None for name, value in others.items()},
                 "does not go with --audio, whose frames are the segments sound and padding",
+            )
+        if self.n is not None and self.replay is not None:
+            raise OptionError(
+                "--replay holds the answer, and --generate writes one.", hint="one of them"
             )
         if self.n is not None and self.n < 1:
             raise OptionError(f"--generate is {self.n}, but must be 1 or more.")
@@ -211,6 +221,7 @@ class _Run:
 
     Attributes:
         heard: the recording that it has written down already, if it reads one.
+        recorded: what an engine recorded of the answer, if it wrote it.
     """
 
     checkpoint: Checkpoint
@@ -218,6 +229,7 @@ class _Run:
     prompt: Prompt
     stack: str
     heard: Heard | None = None
+    recorded: Recorded | None = None
 
 
 def _answer(request: _Request, checkpoint: Checkpoint, progress: Progress) -> Answer:
@@ -244,6 +256,7 @@ def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run
     from attnscope.models.weights_fit import check_weights_fit
     from attnscope.process.devices import check_device
 
+    recorded = None
     with stage(progress, f"loading {checkpoint.name} …"), without_garbage_collection():
         config = load_config(checkpoint)
         device = device_of(checkpoint, request.device)
@@ -252,8 +265,10 @@ def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run
         if request.audio is not None:
             check_hears(checkpoint, config)
             prompt = Prompt({}, [])
-        else:
+        elif request.replay is None:
             prompt = _read(request, checkpoint, config)
+        else:
+            prompt, recorded = _replayed(request, checkpoint, config)
         check_weights_fit(checkpoint, config, request.dtype, device)
         model = load_model(checkpoint, config, dtype=request.dtype, device=device, generates=True)
         prompt.inputs = {
@@ -262,10 +277,19 @@ def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run
         }
     stack = _stack(request, checkpoint, model.config)
     if request.audio is None:
-        return _Run(checkpoint, model, prompt, stack)
+        return _Run(checkpoint, model, prompt, stack, recorded=recorded)
     with stage(progress, f"{checkpoint.name} listens …"):
         heard = listen(checkpoint, model, request.audio, request.n, truncate=request.truncate)
     return _Run(checkpoint, model, heard.prompt, stack, heard)
+
+
+def _replayed(request: _Request, checkpoint: Checkpoint, config: Any) -> tuple[Prompt, Recorded]:
+    """Build the prompt that the options name, or that of the file, with the answer of an engine."""
+    from attnscope.answers.replay.read import read_replay
+
+    named = any(each is not None for each in (request.text, request.file, request.messages))
+    prompt = _read(request, checkpoint, config) if named else None
+    return read_replay(checkpoint, config, request.replay, prompt, request.segments)
 
 
 def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
@@ -329,6 +353,9 @@ def _stack(request: _Request, checkpoint: Checkpoint, config: Any) -> str:
 
 def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
     """Let the model write, and return the rows that are shown."""
+    import torch
+
+    from attnscope.answers.replay.recorded import compare
     from attnscope.answers.sums import sink_patches
     from attnscope.models.tokenize import tokens_of
     from attnscope.models.written_rows import UnexplainedWeightsError
@@ -375,7 +402,11 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
         of_layers=of_layers,
         by_segment=request.by_segment,
         notices=notices,
+        recorded=run.recorded,
     )
+    if run.recorded is not None:
+        eps = torch.finfo(run.model.dtype).eps
+        compare(run.recorded, text.log_probabilities, text.largest_logits, eps)
     patches = [patch.position for picture in answer.pictures for patch in picture.patches]
     answer.sinks = [] if crosses else [0, *sink_patches(weights, patches)]
     if run.heard is not None:

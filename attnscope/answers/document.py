@@ -25,6 +25,8 @@ from attnscope.units import MISSING, counted, few, listed, numbers_text, percent
 if TYPE_CHECKING:
     import numpy as np
 
+    from attnscope.answers.replay.recorded import Recorded
+
 
 def document(answer: Answer) -> list[Block]:
     """Build the blocks of an answer: the picture under its weights, or bars of segments, and tables.
@@ -53,6 +55,8 @@ def document(answer: Answer) -> list[Block]:
             Table(head_columns(answer.alignment)),
             Sentence(origin(answer.alignment)),
         ]
+    if answer.recorded is not None:
+        blocks.append(Sentence(recorded_text(answer, answer.recorded)))
     blocks.append(Notices([*lost_parts(answer), *answer.notices]))
     if answer.checks:
         blocks.append(Table(check_columns(answer.checks)))
@@ -143,6 +147,35 @@ def row_text(answer: Answer) -> str:
     return f"{label(answer.written[0].text)}" if n == 1 else f"all {n} tokens on average"
 
 
+def recorded_text(answer: Answer, recorded: Recorded) -> str:
+    """Say whether the log-probabilities of an engine are the model's, and where they part."""
+    source = {
+        "exact": "ids of its file",
+        "pieces": "ids of its tokens' bytes",
+        "retokenised": "ids of its text, tokenized again",
+    }[recorded.ids]
+    begin = f"Written by {recorded.engine} ({source})"
+    n = sum(each is not None for each in recorded.log_probabilities)
+    row = recorded.parts_at
+    if not n:
+        return f"{begin}: the file has no log-probabilities of these tokens."
+    if row is None:
+        known = [i for i, each in enumerate(recorded.log_probabilities) if each is not None]
+        largest = max(abs(_there(recorded, i) - recorded.here[i]) for i in known)
+        return f"{begin}: log-probabilities of {counted(n, 'token')} agree within {largest:.2g}."
+    token = f"{answer.first + row} {label(answer.written[row].text)}"
+    found = f"{_there(recorded, row):.4f} there and {recorded.here[row]:.4f} here"
+    most = f"rounding explains {recorded.tolerances[row]:.2g}"
+    causes = f" Possible causes: {listed(recorded.causes)}." if recorded.causes else ""
+    return f"{begin}: log-probabilities part at token {token}, {found}; {most}.{causes}"
+
+
+def _there(recorded: Recorded, row: int) -> float:
+    value = recorded.log_probabilities[row]
+    assert value is not None
+    return value
+
+
 # Tables.
 
 
@@ -189,7 +222,14 @@ def place_columns(answer: Answer) -> list[Column]:
     ]
     if answer.log_probabilities is not None:
         cells = [[(f"{each:.2f}", "")] for each in answer.log_probabilities]
-        columns.append(Column("log p", "log_probability", cells, [], right=True))
+        if answer.recorded is not None:
+            there = [
+                [(MISSING, "dim") if each is None else (f"{each:.2f}", "")]
+                for each in answer.recorded.log_probabilities
+            ]
+            columns.append(Column("log p there", "log_probability_there", there, [], right=True))
+        title = "log p" if answer.recorded is None else "here"
+        columns.append(Column(title, "log_probability", cells, [], right=True))
     return columns
 
 
@@ -310,10 +350,29 @@ def record(answer: Answer) -> dict[str, Any]:
         "sums": _sum_records(answer) if answer.by_segment else None,
         "pictures": [_picture_record(answer, picture) for picture in answer.pictures],
         "sinks": answer.sinks,
+        "recorded": _recorded_record(answer),
         "times": plain(answer.times),
         "alignment": plain(answer.alignment),
         "checks": plain(answer.checks or []),
         "notices": answer.notices,
+    }
+
+
+def _recorded_record(answer: Answer) -> dict[str, Any] | None:
+    recorded = answer.recorded
+    if recorded is None:
+        return None
+    row = recorded.parts_at
+    return {
+        "engine": recorded.engine,
+        "ids": recorded.ids,
+        "log_probabilities": [
+            None if each is None else number(each) for each in recorded.log_probabilities
+        ],
+        "tolerances": recorded.tolerances,
+        "drift": None if recorded.drift is None else answer.first + recorded.drift,
+        "parts_at": None if row is None else answer.first + row,
+        "causes": recorded.causes,
     }
 
 
@@ -370,6 +429,8 @@ def table(answer: Answer) -> list[Column]:
     }
     if answer.log_probabilities is not None:
         of_rows["log_probability"] = list(answer.log_probabilities)
+    if answer.recorded is not None:
+        of_rows["log_probability_there"] = list(answer.recorded.log_probabilities)
     if answer.alignment is not None:
         of_rows["second"] = list(answer.alignment.seconds)
     raw = {name: [each for each in values for _ in range(n_key)] for name, values in of_rows.items()}

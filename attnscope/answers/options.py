@@ -1,6 +1,6 @@
 """Options of `attnscope.answer`: what a model reads and writes, and which rows are shown.
 
-In Python, `messages` may be a list or a dict, and `segments` a dict.
+In Python, `messages` and `replay` may be lists and dicts, and `segments` a dict.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ class AnswerOptions:
         "A chat: .json with messages of role and content, and tools, documents.",
         metavar="FILE",
         common=True,
+    )
+    replay: Path | None = option(
+        "An answer that vLLM, llama.cpp or another server returned: .json.", metavar="FILE", common=True
     )
     audio: Path | None = option(
         "A recording that the model writes down: .wav; with soundfile, other formats, too.",

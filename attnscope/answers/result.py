@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from attnscope.answers.audio.alignment import SpeechAlignment
     from attnscope.answers.audio.frames import FrameTimes
+    from attnscope.answers.replay.recorded import Recorded
     from attnscope.document.blocks import Block
     from attnscope.document.columns import Column
     from attnscope.document.tensor_file import Tensors
@@ -36,6 +37,7 @@ class Answer(TensorResult):
             read.
         written: the tokens of the answer.
         ids: their ids.
+        recorded: what an engine recorded of them, if it wrote them.
         first: the position of the first of them.
         queries: the position of the query of each row: t − 1, or t for rows of reading.
         layers, heads: the indices that are pooled; every layer with attention, unless some are
@@ -90,6 +92,7 @@ class Answer(TensorResult):
     checks: list[Check] | None = None
     notices: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    recorded: Recorded | None = None
 
     @property
     def summary(self) -> str:

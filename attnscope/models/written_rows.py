@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
@@ -82,6 +82,7 @@ class WrittenText:
         log_probabilities: of each, natural logarithm, before penalties of the generation.
         n_layer: the number of layers of the stack.
         n_head: the number of heads of each layer whose attention ran, by index.
+        largest_logits: for each token, the largest size of a finite logit that it was chosen by.
     """
 
     ids: list[int]
@@ -89,6 +90,7 @@ class WrittenText:
     log_probabilities: list[float]
     n_layer: int
     n_head: dict[int, int]
+    largest_logits: list[float] = field(default_factory=list)
 
 
 class RowRecorder:
@@ -366,11 +368,14 @@ def write(
         name, model, stack, n_prompt - (not reading), consume, layers, heads, eager=eager
     )
     log_probabilities: list[float] = []
+    largest_logits: list[float] = []
     logits: list[torch.Tensor] = []
 
     def score(token: int) -> None:
         """Add the log-probability of a token that was written, from the logits of the step before."""
-        log_probabilities.append(float(logits.pop().float().log_softmax(-1)[token]))
+        scores = logits.pop().float()
+        log_probabilities.append(float(scores.log_softmax(-1)[token]))
+        largest_logits.append(float(scores[scores.isfinite()].abs().max()))
 
     def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         recorder.begin_step(kwargs.get("past_key_values"))
@@ -414,5 +419,7 @@ def write(
         name, [stack], layers or [], heads or [], n_layer={stack: recorder.n_layer}, n_head=n_head
     )
     if reading:  # the last token was written, and no query has read it
-        del ids[-1], log_probabilities[-1]
-    return WrittenText(ids, n_prompt, log_probabilities, recorder.n_layer, recorder.n_head)
+        del ids[-1], log_probabilities[-1], largest_logits[-1]
+    return WrittenText(
+        ids, n_prompt, log_probabilities, recorder.n_layer, recorder.n_head, largest_logits
+    )

@@ -1,0 +1,1 @@
+"""Text that an engine wrote: its tokens, and their log-probabilities there."""

@@ -1,0 +1,282 @@
+"""Read what a server returned: its text, tokens and log-probabilities, in several formats.
+
+- OpenAI's `/v1/completions`: `choices[0].text`, and `logprobs` with `tokens` and `token_logprobs`.
+- OpenAI's `/v1/chat/completions`: `choices[0].message.content`, and `logprobs.content`, a list of
+  `token`, `logprob` and `bytes`.
+- vLLM has both. With `return_token_ids` (pull request 22587, August 2025), `token_ids` and
+  `prompt_token_ids` are there, too; with `return_tokens_as_token_ids`, tokens are written `token_id:123`.
+- llama.cpp's `/completion`: `content`, with `return_tokens` the ids in `tokens`, and
+  `completion_probabilities`, a list of `id`, `token`, `bytes` and `logprob`; with
+  `post_sampling_probs`, of `prob`. Before December 2024 (its pull request 10783), a list of `content`
+  and `probs`, of `tok_str` and `prob`. Its chat has OpenAI's format, with an `id` of each token.
+
+A stream of `data: {…}` lines is joined.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnscope.errors import FileError, OptionError, first_line, no_such_file
+from attnscope.text import described, shortened
+
+SHAPE = "the JSON of /v1/completions, /v1/chat/completions or llama.cpp's /completion"
+AFTER_SAMPLING = "its probabilities are those after sampling, which temperature and top-k change"
+
+
+@dataclass
+class Response:
+    """What a server returned.
+
+    Attributes:
+        engine: the format: `vLLM`, `llama.cpp` or `OpenAI-compatible`.
+        text: the answer.
+        ids: the ids of its tokens; None: not all are known.
+        pieces: the bytes of each token; None: not all are known.
+        log_probabilities: of each token; empty: the file has none.
+        prompt_ids: the ids of the prompt; None: not known.
+        request: what was asked; empty: not known.
+        hidden: whether the model also wrote what is not in the text: reasoning, or calls of tools.
+        causes: why log-probabilities may be others than the model's.
+        notices: sentences for the reader.
+    """
+
+    engine: str
+    text: str
+    ids: list[int] | None = None
+    pieces: list[bytes] | None = None
+    log_probabilities: list[float | None] = field(default_factory=list)
+    prompt_ids: list[int] | None = None
+    request: dict[str, Any] = field(default_factory=dict)
+    hidden: bool = False
+    causes: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+def read_response(replay: Any) -> Response:
+    """Read a response, or a request with its response.
+
+    Args:
+        replay: a file, `-` for standard input, or its content as a dict. `{"request": {…},
+            "response": {…}}` holds the prompt, too.
+
+    Raises:
+        FileError: the file cannot be read, or is not JSON.
+        OptionError: it is no response of a server, or an answer is not in it.
+    """
+    name = "replay" if isinstance(replay, dict) else f"--replay {shortened(replay)}"
+    content = replay if isinstance(replay, dict) else _content(str(replay), name)
+    request: Any = {}
+    if isinstance(content, dict) and "response" in content:
+        request, content = content.get("request") or {}, content["response"]
+    if not isinstance(content, dict) or not isinstance(request, dict):
+        raise OptionError(f"{name} is {described(content)}, not a response.", hint=SHAPE)
+    if content.get("error") and "choices" not in content:
+        error = content["error"]
+        text = error.get("message", error) if isinstance(error, dict) else error
+        raise OptionError(f"{name} is an error of the server: {shortened(text)}.")
+    try:
+        if isinstance(content.get("choices"), list):
+            response = _of_choices(content, name)
+        elif isinstance(content.get("content"), str):
+            response = _of_llama_cpp(content)
+        else:
+            raise OptionError(
+                f"{name} has neither choices nor a content: it is no response.", hint=SHAPE
+            )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = first_line(error).rstrip(".")
+        raise OptionError(
+            f"{name} has another shape than a server's response: {what}.", hint=SHAPE
+        ) from (error)
+    response.request = request
+    _check(response, name)
+    settings = content.get("generation_settings")
+    response.causes += _causes({**(settings if isinstance(settings, dict) else {}), **request})
+    return response
+
+
+def _check(response: Response, name: str) -> None:
+    """Raise an OptionError unless there is an answer, of tokens each of which has what others have."""
+    if response.request.get("echo") or (
+        len(response.log_probabilities) > 1
+        and response.log_probabilities[0] is None
+        and None not in response.log_probabilities[1:]
+    ):
+        raise OptionError(f"{name} repeats the prompt in the answer.", hint='a request without "echo"')
+    if not response.text and not response.ids and not response.pieces:
+        raise OptionError(f"{name} has an empty answer: there is no token to show.")
+    for what, values in (("ids", response.ids), ("tokens", response.pieces)):
+        n = len(response.log_probabilities)
+        if values is not None and n and len(values) != n:
+            raise OptionError(
+                f"{name} has {len(values)} {what} and {n} log-probabilities: which belongs to which is"
+                " not known.",
+                hint="a whole response",
+            )
+
+
+def _content(path: str, name: str) -> Any:
+    """Read a file of JSON, or a stream of `data:` lines."""
+    try:
+        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        text = raw.decode("utf-8-sig")
+        if text.lstrip().startswith("data:"):
+            lines = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+            return _joined([json.loads(line) for line in lines if line != "[DONE]"], name)
+        return json.loads(text)
+    except FileNotFoundError as error:
+        raise no_such_file(Path(path)) from error
+    except OSError as error:
+        raise FileError(f"cannot read {shortened(path)}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{shortened(path)} is not UTF-8.", hint="iconv -t utf-8 …") from error
+    except ValueError as error:
+        raise FileError(
+            f"{name} is not JSON, or is cut off: {first_line(error).rstrip('.')}.", hint=SHAPE
+        ) from error
+
+
+def _joined(chunks: list[Any], name: str) -> dict[str, Any]:
+    """Join the chunks of a stream: texts and lists of the first choice are appended to each other."""
+    whole: dict[str, Any] = {}
+    for chunk in chunks:
+        if not isinstance(chunk, dict):
+            raise OptionError(f"{name} has {described(chunk)} in its stream.", hint=SHAPE)
+        choices = chunk.get("choices") or []
+        if any(each.get("index", 0) for each in choices):
+            raise OptionError(f"{name} is a stream of several choices.", hint='"n": 1')
+        _append(whole, {key: value for key, value in chunk.items() if key != "choices"})
+        for choice in choices:
+            plain = {key: value for key, value in choice.items() if key not in ("delta", "index")}
+            plain |= {"message": choice["delta"]} if "delta" in choice else {}
+            _append(whole.setdefault("choices", [{}])[0], plain)
+    return whole
+
+
+GROWS = (
+    *("text", "content", "reasoning", "reasoning_content", "tool_calls", "tokens", "token_ids"),
+    *("token_logprobs", "completion_probabilities"),
+)
+"""What each chunk of a stream continues."""
+
+
+def _append(whole: dict[str, Any], part: dict[str, Any]) -> None:
+    for key, value in part.items():
+        if isinstance(value, dict) and isinstance(whole.get(key), dict):
+            _append(whole[key], value)
+        elif key in GROWS and whole.get(key) is not None and value is not None:
+            whole[key] = whole[key] + value
+        elif value is not None:
+            whole[key] = value
+
+
+def _of_choices(content: dict[str, Any], name: str) -> Response:
+    """Read a response of `/v1/completions` or `/v1/chat/completions`."""
+    choices = content["choices"]
+    if not choices:
+        raise OptionError(f"{name} has no choices: there is no answer in it.")
+    choice = choices[0]
+    message, found = choice.get("message"), choice.get("logprobs") or {}
+    if message is not None:
+        entries = found.get("content") or []
+        response = Response("OpenAI-compatible", message.get("content") or "")
+        others = ("reasoning", "reasoning_content", "tool_calls", "function_call")
+        response.hidden = any(message.get(key) for key in others)
+    else:
+        tokens, values = found.get("tokens") or [], found.get("token_logprobs") or []
+        if len(tokens) != len(values):
+            raise OptionError(f"{name} has {len(tokens)} tokens and {len(values)} log-probabilities.")
+        entries = [{"token": a, "logprob": b} for a, b in zip(tokens, values, strict=True)]
+        response = Response("OpenAI-compatible", choice["text"])
+    _read_entries(response, entries)
+    ids = choice.get("token_ids")
+    prompt = choice.get("prompt_token_ids") or content.get("prompt_token_ids")
+    response.ids = _ids(ids) if ids else response.ids
+    response.prompt_ids = _ids(prompt) if prompt else None
+    if ids or prompt or "prompt_logprobs" in {*choice, *content}:
+        response.engine = "vLLM"
+    elif str(content.get("system_fingerprint") or "").startswith("b") and "timings" in content:
+        response.engine = "llama.cpp"
+    if len(choices) > 1:
+        response.notices.append(f"{name} has {len(choices)} choices: this is the first.")
+    return response
+
+
+def _of_llama_cpp(content: dict[str, Any]) -> Response:
+    """Read a response of llama.cpp's `/completion`."""
+    response = Response("llama.cpp", content["content"])
+    entries = []
+    for each in content.get("completion_probabilities") or []:
+        if "probs" in each:  # the older format
+            own = [one["prob"] for one in each["probs"] if one["tok_str"] == each["content"]]
+            each = {"token": each["content"], "prob": own[0] if own else None}
+        entries.append(each)
+    if any("prob" in each for each in entries):
+        response.causes.append(AFTER_SAMPLING)
+    _read_entries(response, entries)
+    if content.get("tokens"):
+        response.ids = _ids(content["tokens"])
+    return response
+
+
+def _read_entries(response: Response, entries: list[dict[str, Any]]) -> None:
+    """Read a list of tokens with their log-probabilities, in OpenAI's format or llama.cpp's."""
+    pieces: list[bytes | None] = []
+    ids: list[int | None] = []
+    for each in entries:
+        token, numbers = each.get("token"), each.get("bytes")
+        prefix, _, digits = str(token).partition(":")
+        number = each.get("id")
+        if number is None and prefix == "token_id" and digits.isdigit():
+            number = int(digits)
+        ids.append(number)
+        known = isinstance(token, str) and "\ufffd" not in token and not token.startswith("bytes:")
+        text = token.encode() if known and isinstance(token, str) else None
+        pieces.append(bytes(numbers) if numbers else text)
+        value = each.get("logprob")
+        if value is None and each.get("prob"):
+            value = math.log(each["prob"])
+        response.log_probabilities.append(None if value is None else float(value))
+    if entries and None not in ids:
+        response.ids = _ids(ids)
+    elif entries and None not in pieces:
+        response.pieces = [piece for piece in pieces if piece is not None]
+
+
+def _ids(values: Any) -> list[int]:
+    """Return ids; raise a ValueError if they are none."""
+    wrong = [each for each in values if isinstance(each, bool) or not isinstance(each, int) or each < 0]
+    if wrong:
+        raise ValueError(f"{described(wrong[0])} among ids of tokens")
+    return list(values)
+
+
+PENALTIES = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repetition_penalty": 1,
+    "repeat_penalty": 1,
+}
+"""Penalties, and their values without an effect."""
+
+
+def _causes(settings: dict[str, Any]) -> list[str]:
+    """Name what changes log-probabilities, if the server reports them after it was applied.
+
+    vLLM reports those before, unless its `--logprobs-mode` is one of `processed_*`.
+    """
+    causes = []
+    if settings.get("temperature") not in (None, 0, 1):
+        causes.append(f"temperature is {settings['temperature']}")
+    causes += [
+        f"{name} is {settings[name]}"
+        for name, idle in PENALTIES.items()
+        if settings.get(name) not in (None, idle)
+    ]
+    return [*causes, *(["logit_bias is set"] if settings.get("logit_bias") else [])]

@@ -1,0 +1,219 @@
+"""Answers that engines wrote, in files of their formats, beside log-probabilities of a whole pass."""
+
+import json
+from copy import deepcopy
+
+import pytest
+from answers.writers import MESSAGES, whole_pass, writer
+
+import attnscope
+from attnscope.document.markdown import markdown_document
+from attnscope.errors import AttnscopeError
+from attnscope.models.token_pieces import pieces_of
+
+LLAMA, TOKENIZER = writer()
+TEXT, SAYS = "the cat sat .", "on the mat"
+
+
+def recorded(prompt=TEXT, says=SAYS, special=True):
+    """The ids of a prompt and an answer, and the answer's log-probabilities in one whole eager pass."""
+    before = TOKENIZER(prompt, add_special_tokens=special, return_tensors="pt")
+    ids = TOKENIZER(says, add_special_tokens=False)["input_ids"]
+    _, scores = whole_pass(LLAMA, dict(before), ids)
+    n = before["input_ids"].shape[1]
+    values = [float(scores[n - 1 + i, number]) for i, number in enumerate(ids)]
+    return before["input_ids"][0].tolist(), ids, values
+
+
+def pieces(ids):
+    return [piece.decode() for piece in pieces_of(TOKENIZER, ids)]
+
+
+def vllm():
+    prompt, ids, values = recorded()
+    logprobs = {"tokens": pieces(ids), "token_logprobs": values}
+    choice = {"index": 0, "text": SAYS, "logprobs": logprobs, "finish_reason": "length"}
+    return {
+        "object": "text_completion",
+        "choices": [choice | {"token_ids": ids, "prompt_token_ids": prompt}],
+    }
+
+
+def completions():
+    """The same without ids."""
+    content = vllm()
+    for key in ("token_ids", "prompt_token_ids"):
+        del content["choices"][0][key]
+    return content
+
+
+def llama_cpp():
+    _, ids, values = recorded()
+    entries = [
+        {
+            "id": number,
+            "token": piece,
+            "bytes": list(piece.encode()),
+            "logprob": value,
+            "top_logprobs": [],
+        }
+        for number, piece, value in zip(ids, pieces(ids), values, strict=True)
+    ]
+    return {"content": SAYS, "tokens": ids, "completion_probabilities": entries}
+
+
+def chat():
+    prompt = TOKENIZER.apply_chat_template(MESSAGES, add_generation_prompt=True, tokenize=False)
+    _, ids, values = recorded(prompt, special=False)
+    entries = [
+        {"token": piece, "logprob": value, "bytes": list(piece.encode()), "top_logprobs": []}
+        for piece, value in zip(pieces(ids), values, strict=True)
+    ]
+    message = {"role": "assistant", "content": SAYS}
+    return {"choices": [{"index": 0, "message": message, "logprobs": {"content": entries}}]}
+
+
+def older_llama_cpp():
+    from math import exp
+
+    _, ids, values = recorded()
+    entries = [
+        {
+            "content": piece,
+            "probs": [{"tok_str": "?!", "prob": 0.5}, {"tok_str": piece, "prob": exp(value)}],
+        }
+        for piece, value in zip(pieces(ids), values, strict=True)
+    ]
+    return {"content": SAYS, "completion_probabilities": entries}
+
+
+def replay(content, text=None, **options):
+    return attnscope.answer(LLAMA, text, replay=content, tokenizer=TOKENIZER, **options)
+
+
+@pytest.mark.parametrize(
+    ("content", "prompt", "ids"),
+    [
+        (vllm, {}, "exact"),
+        (vllm, {"text": TEXT}, "exact"),
+        (llama_cpp, {"text": TEXT}, "exact"),
+        (completions, {"text": TEXT}, "pieces"),
+        (older_llama_cpp, {"text": TEXT}, "pieces"),
+        (chat, {"messages": MESSAGES}, "pieces"),
+    ],
+)
+def test_an_answer_of_the_same_model_has_the_same_log_probabilities(content, prompt, ids):
+    answer = replay(content(), **prompt)
+    assert answer.recorded.ids == ids
+    assert "".join(token.text for token in answer.written) == SAYS
+    assert None not in answer.recorded.log_probabilities
+    assert answer.recorded.parts_at is None
+    assert max(answer.recorded.tolerances) < 1e-3  # so that agreement means something
+    assert "agree within" in markdown_document(answer.document())
+
+
+def test_the_request_holds_the_prompt():
+    asked = {"request": {"messages": MESSAGES, "temperature": 0}, "response": chat()}
+    answer = replay(asked)
+    assert [segment.name for segment in answer.segments][:1] == ["template"]
+    assert answer.ids == replay(chat(), messages=MESSAGES).ids
+    assert answer.recorded.parts_at is None
+
+
+@pytest.mark.parametrize("change", [0.01, -0.01])
+def test_the_first_log_probability_that_differs_is_named(change):
+    content = vllm()
+    values = content["choices"][0]["logprobs"]["token_logprobs"]
+    values[5] += change
+    values[7] += change
+    answer = replay({"request": {"temperature": 0.7}, "response": content})
+    assert answer.recorded.parts_at == 5
+    record = answer.to_dict()["recorded"]
+    assert record["parts_at"] == answer.first + 5
+    assert record["causes"] == ["temperature is 0.7"]
+    assert "Possible causes: temperature is 0.7." in markdown_document(answer.document())
+
+
+def test_another_token_than_the_engine_wrote_is_found():
+    content = vllm()
+    ids = content["choices"][0]["token_ids"]
+    ids[4] = ids[4] + 1
+    assert replay(content).recorded.parts_at == 4
+
+
+def test_unknown_pieces_are_tokenized_again_and_compared_until_they_drift():
+    content = completions()
+    tokens, values = content["choices"][0]["logprobs"].values()
+    tokens[3:5] = ["".join(tokens[3:5])]  # a token of two bytes, which this vocabulary does not have
+    del values[4]
+    answer = replay(content, TEXT)
+    assert (answer.recorded.ids, answer.recorded.drift) == ("retokenised", 3)
+    assert [each is None for each in answer.recorded.log_probabilities] == [False] * 3 + [True] * 7
+    assert any("from token 3 of the answer on" in each for each in answer.notices)
+    assert any("which is its token 3" in each for each in answer.notices)
+
+
+def test_text_alone_is_tokenized_again():
+    content = {"choices": [{"text": SAYS, "logprobs": None}]}
+    answer = replay(content, TEXT)
+    assert answer.recorded.ids == "retokenised"
+    assert answer.recorded.log_probabilities == [None] * len(answer.ids)
+    assert "has no log-probabilities" in markdown_document(answer.document())
+
+
+def test_a_stream_is_joined(tmp_path):
+    whole = vllm()["choices"][0]
+    lines = []
+    for i, number in enumerate(whole["token_ids"]):
+        part = {key: [value[i]] for key, value in whole["logprobs"].items()}
+        choice = {"index": 0, "text": part["tokens"][0], "logprobs": part, "token_ids": [number]}
+        choice |= {} if i else {"prompt_token_ids": whole["prompt_token_ids"]}
+        lines.append(f"data: {json.dumps({'choices': [choice]})}\n\n")
+    file = tmp_path / "stream.txt"
+    file.write_text("".join([*lines, "data: [DONE]\n"]))
+    answer = replay(file)
+    assert answer.ids == whole["token_ids"]
+    assert answer.recorded.parts_at is None
+
+
+def changed(content, **values):
+    content = deepcopy(content)
+    content["choices"][0] |= values
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        ({"a": 1}, "neither choices nor a content"),
+        ({"error": {"message": "no such model"}}, "an error of the server: no such model"),
+        ({"choices": []}, "no choices"),
+        ({"choices": [{"text": ""}]}, "empty answer"),
+        (changed(vllm(), token_ids=[9999] * 10), "there is no token 9999"),
+        (changed(vllm(), token_ids=[7]), "1 ids and 10 log-probabilities"),
+        (changed(vllm(), token_ids=["a"]), "another shape"),
+        (completions(), "the prompt is not in replay"),
+        ({"request": {"prompt": TEXT, "echo": True}, "response": vllm()}, "repeats the prompt"),
+    ],
+)
+def test_a_file_that_holds_no_answer_is_refused(content, error):
+    with pytest.raises(AttnscopeError, match=error):
+        replay(content)
+
+
+def test_a_file_that_is_cut_off_is_refused(tmp_path):
+    file = tmp_path / "cut.json"
+    file.write_text(json.dumps(vllm())[:-40])
+    with pytest.raises(AttnscopeError, match="is not JSON, or is cut off"):
+        replay(file)
+
+
+def test_a_prompt_with_other_tokens_than_the_file_is_refused():
+    with pytest.raises(AttnscopeError, match="other tokens than that of replay, from token 5 on"):
+        replay(vllm(), "the mat sat .")
+
+
+def test_of_several_choices_the_first_is_taken():
+    content = vllm()
+    content["choices"].append(content["choices"][0] | {"index": 1, "text": "?"})
+    assert any("2 choices" in each for each in replay(content).notices)

@@ -20,7 +20,7 @@ from attnscope.process.progress import Progress, silent, stage, without_garbage_
 
 if TYPE_CHECKING:
     from attnscope.answers.audio.listen import Heard
-    from attnscope.answers.replay.recorded import Recorded
+    from attnscope.answers.replay.recorded import RecordedAnswer
     from attnscope.answers.sums import RowSums
     from attnscope.checkpoints.checkpoint import Checkpoint
     from attnscope.models.written_rows import WrittenText
@@ -229,7 +229,7 @@ class _Run:
     prompt: Prompt
     stack: str
     heard: Heard | None = None
-    recorded: Recorded | None = None
+    recorded: RecordedAnswer | None = None
 
 
 def _answer(request: _Request, checkpoint: Checkpoint, progress: Progress) -> Answer:
@@ -283,7 +283,7 @@ def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run
     return _Run(checkpoint, model, heard.prompt, stack, heard)
 
 
-def _replayed(request: _Request, checkpoint: Checkpoint, config: Any) -> tuple[Prompt, Recorded]:
+def _replayed(request: _Request, checkpoint: Checkpoint, config: Any) -> tuple[Prompt, RecordedAnswer]:
     """Build the prompt that the options name, or that of the file, with the answer of an engine."""
     from attnscope.answers.replay.read import read_replay
 

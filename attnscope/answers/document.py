@@ -25,7 +25,7 @@ from attnscope.units import MISSING, counted, few, listed, numbers_text, percent
 if TYPE_CHECKING:
     import numpy as np
 
-    from attnscope.answers.replay.recorded import Recorded
+    from attnscope.answers.replay.recorded import RecordedAnswer
 
 
 def document(answer: Answer) -> list[Block]:
@@ -147,7 +147,7 @@ def row_text(answer: Answer) -> str:
     return f"{label(answer.written[0].text)}" if n == 1 else f"all {n} tokens on average"
 
 
-def recorded_text(answer: Answer, recorded: Recorded) -> str:
+def recorded_text(answer: Answer, recorded: RecordedAnswer) -> str:
     """Say whether the log-probabilities of an engine are the model's, and where they part."""
     source = {
         "exact": "ids of its file",
@@ -170,7 +170,7 @@ def recorded_text(answer: Answer, recorded: Recorded) -> str:
     return f"{begin}: log-probabilities part at token {token}, {found}; {most}.{causes}"
 
 
-def _there(recorded: Recorded, row: int) -> float:
+def _there(recorded: RecordedAnswer, row: int) -> float:
     value = recorded.log_probabilities[row]
     assert value is not None
     return value

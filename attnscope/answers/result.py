@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from attnscope.answers.audio.alignment import SpeechAlignment
     from attnscope.answers.audio.frames import FrameTimes
-    from attnscope.answers.replay.recorded import Recorded
+    from attnscope.answers.replay.recorded import RecordedAnswer
     from attnscope.document.blocks import Block
     from attnscope.document.columns import Column
     from attnscope.document.tensor_file import Tensors
@@ -92,7 +92,7 @@ class Answer(TensorResult):
     checks: list[Check] | None = None
     notices: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
-    recorded: Recorded | None = None
+    recorded: RecordedAnswer | None = None
 
     @property
     def summary(self) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.prompt import Prompt, Segment
-from attnscope.answers.replay.recorded import Recorded
+from attnscope.answers.replay.recorded import RecordedAnswer
 from attnscope.answers.replay.response import Response, read_response
 from attnscope.answers.segments.of_messages import read_messages
 from attnscope.answers.segments.of_text import read_text
@@ -24,7 +24,7 @@ EXACT = 'a request with "return_token_ids": true (vLLM) or "return_tokens": true
 
 def read_replay(
     checkpoint: Checkpoint, config: Any, replay: Any, prompt: Prompt | None, segments: Any = None
-) -> tuple[Prompt, Recorded]:
+) -> tuple[Prompt, RecordedAnswer]:
     """Read an answer that an engine wrote, and its prompt.
 
     Args:
@@ -61,7 +61,7 @@ def read_replay(
             )
     prompt.answer = ids
     prompt.notices += response.notices + notices
-    return prompt, Recorded(response.engine, kind, values, drift, response.causes)
+    return prompt, RecordedAnswer(response.engine, kind, values, drift, response.causes)
 
 
 def _prompt(

@@ -15,7 +15,7 @@ number: 16 allows for 2 · 64 layers of two roundings each.
 
 
 @dataclass
-class Recorded:
+class RecordedAnswer:
     """What an engine recorded of an answer.
 
     Attributes:
@@ -51,7 +51,9 @@ def _differ(there: float | None, here: float, most: float) -> bool:
     return there is not None and not abs(there - here) <= most
 
 
-def compare(recorded: Recorded, here: list[float], largest_logits: list[float], eps: float) -> None:
+def compare(
+    recorded: RecordedAnswer, here: list[float], largest_logits: list[float], eps: float
+) -> None:
     """Set the model's own log-probabilities, and the differences that rounding explains.
 
     Args:

@@ -4,7 +4,7 @@
 - OpenAI's `/v1/chat/completions`: `choices[0].message.content`, and `logprobs.content`, a list of
   `token`, `logprob` and `bytes`.
 - vLLM has both. With `return_token_ids` (pull request 22587, August 2025), `token_ids` and
-  `prompt_token_ids` are there, too; with `return_tokens_as_token_ids`, tokens are written `token_id:123`.
+  `prompt_token_ids` are there, too; with `return_tokens_as_token_ids`, tokens are `token_id:123`.
 - llama.cpp's `/completion`: `content`, with `return_tokens` the ids in `tokens`, and
   `completion_probabilities`, a list of `id`, `token`, `bytes` and `logprob`; with
   `post_sampling_probs`, of `prob`. Before December 2024 (its pull request 10783), a list of `content`
@@ -67,7 +67,7 @@ def read_response(replay: Any) -> Response:
 
     Raises:
         FileError: the file cannot be read, or is not JSON.
-        OptionError: it is no response of a server, or an answer is not in it.
+        OptionError: it is not a server's response, or has no answer.
     """
     name = "replay" if isinstance(replay, dict) else f"--replay {shortened(replay)}"
     content = replay if isinstance(replay, dict) else _content(str(replay), name)
@@ -86,9 +86,7 @@ def read_response(replay: Any) -> Response:
         elif isinstance(content.get("content"), str):
             response = _of_llama_cpp(content)
         else:
-            raise OptionError(
-                f"{name} has neither choices nor a content: it is no response.", hint=SHAPE
-            )
+            raise OptionError(f"{name} has neither choices nor a content.", hint=SHAPE)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = first_line(error).rstrip(".")
         raise OptionError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 ROUNDINGS = 16
 """How many roundings of the largest logit two runs in one dtype may differ by.
@@ -12,6 +12,10 @@ Each run rounds its logits by eps / 2 of their size; before that, the residual s
 layer, in another order by another kernel. These errors are random, and grow like the root of their
 number: 16 allows for 2 · 64 layers of two roundings each.
 """
+
+
+BFLOAT16 = 2**-7
+"""The precision of bfloat16, the coarsest dtype that engines usually run in."""
 
 
 @dataclass
@@ -64,3 +68,9 @@ def compare(
     """
     recorded.here = list(here)
     recorded.tolerances = [ROUNDINGS * eps * max(1.0, largest) for largest in largest_logits]
+    if recorded.parts_at is not None and eps < BFLOAT16:
+        wider = [most * BFLOAT16 / eps for most in recorded.tolerances]
+        if replace(recorded, tolerances=wider).parts_at is None:
+            recorded.causes.insert(
+                0, "the engine ran in bfloat16 or float16, whose rounding explains it"
+            )

@@ -7,6 +7,7 @@ import pytest
 from answers.writers import MESSAGES, whole_pass, writer
 
 import attnscope
+from attnscope.answers.replay.recorded import RecordedAnswer, compare
 from attnscope.document.markdown import markdown_document
 from attnscope.errors import AttnscopeError
 from attnscope.models.token_pieces import pieces_of
@@ -120,7 +121,7 @@ def test_the_request_holds_the_prompt():
     assert answer.recorded.parts_at is None
 
 
-@pytest.mark.parametrize("change", [0.01, -0.01])
+@pytest.mark.parametrize("change", [0.9, -0.9])
 def test_the_first_log_probability_that_differs_is_named(change):
     content = vllm()
     values = content["choices"][0]["logprobs"]["token_logprobs"]
@@ -217,3 +218,14 @@ def test_of_several_choices_the_first_is_taken():
     content = vllm()
     content["choices"].append(content["choices"][0] | {"index": 1, "text": "?"})
     assert any("2 choices" in each for each in replay(content).notices)
+
+
+def test_an_engine_in_16_bits_is_named_as_a_cause():
+    recorded = RecordedAnswer("vLLM", "exact", [-1.0, -2.01], causes=[])
+    compare(recorded, [-1.0, -2.0], [3.0, 3.0], 2**-23)
+    assert recorded.parts_at == 1
+    assert recorded.causes == ["the engine ran in bfloat16 or float16, whose rounding explains it"]
+    recorded = RecordedAnswer("vLLM", "exact", [-1.0, -4.0], causes=[])
+    compare(recorded, [-1.0, -2.0], [3.0, 3.0], 2**-23)
+    assert recorded.parts_at == 1
+    assert not recorded.causes

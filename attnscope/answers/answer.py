@@ -366,6 +366,7 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
         sums, text = _write(request, run, segments, progress)
     except UnexplainedWeightsError as error:
         eager = True
+        _check_eager_fits(run)
         notices.append(f"{str(error).rstrip('.')}. These rows are from its own eager attention.")
         sums, text = _write(request, run, segments, progress, eager=True)
     if not text.ids:
@@ -419,6 +420,18 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
     elif request.verify:
         answer.checks = [_verified(request, run, segments, answer, progress)]
     return answer
+
+
+def _check_eager_fits(run: _Run) -> None:
+    """Raise a SizeError if the whole weights that eager attention returns do not fit into memory."""
+    from attnscope.models.layers import counts
+    from attnscope.models.tokenize import Reading
+    from attnscope.process.devices import check_memory
+
+    n_layer, n_head = counts(run.model.config, Reading({}))
+    n_token = len(run.prompt.tokens)
+    size = (n_layer or 1) * (n_head or 1) * n_token**2 * max(4, run.model.dtype.itemsize)
+    check_memory(size, str(run.model.device), "a shorter prompt: it runs with eager attention")
 
 
 def _align(run: _Run, answer: Answer) -> None:

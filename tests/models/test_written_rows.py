@@ -7,7 +7,7 @@ import pytest
 import torch
 from models.tiny import tiny_config
 from sweeps import swept
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfig, LlamaForCausalLM
 
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError, OptionError
@@ -296,3 +296,26 @@ def test_hooks_attention_and_random_state_are_as_before(eager):
     assert not any(hook.__module__.startswith("attnscope") for hook in hooks)
     assert model.config._attn_implementation == kind
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_rows_of_many_equal_tokens_need_no_eager_attention():
+    """Rounding of a sum of equal terms goes in one direction, further than in other texts."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 768, "intermediate_size": 64, "num_attention_heads": 12}
+    config = LlamaConfig(
+        **sizes, vocab_size=400, num_hidden_layers=1, num_key_value_heads=4, pad_token_id=0
+    )
+    config.max_position_embeddings = 2**14
+    model = LlamaForCausalLM(config).eval()
+    ids = torch.full((1, 8191), 70)
+    sums = []
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    write(
+        find_model(model),
+        model,
+        inputs,
+        lambda rows: sums.append(rows.weights.sum(-1)),
+        stack="self",
+        n=2,
+    )
+    assert torch.cat([each.flatten() for each in sums]).allclose(torch.ones(24), atol=1e-5)

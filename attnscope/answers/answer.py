@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.options import TOKENS, PoolOf, RowKind
-from attnscope.answers.prompt import Prompt, Segment
+from attnscope.answers.prompt import Prompt, Segment, spans_of
 from attnscope.answers.result import Answer
 from attnscope.checkpoints.indices import Indices, parse_indices
 from attnscope.checkpoints.loaded import find_model
@@ -325,10 +325,7 @@ def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
 def _spans_between(prompt: Prompt) -> tuple[tuple[int, int], ...]:
     """Return the ranges of positions that are in no segment."""
     covered = {i for segment in prompt.segments for i in segment.positions}
-    free = {i for i in range(len(prompt.tokens)) if i not in covered}
-    starts = [i for i in sorted(free) if i - 1 not in free]
-    ends = [i + 1 for i in sorted(free) if i + 1 not in free]
-    return tuple(zip(starts, ends, strict=True))
+    return spans_of([i for i in range(len(prompt.tokens)) if i not in covered])
 
 
 def _stack(request: _Request, checkpoint: Checkpoint, config: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,18 @@ class Segment:
     def positions(self) -> list[int]:
         """The positions of its tokens."""
         return [i for first, end in self.spans for i in range(first, end)]
+
+
+def spans_of(positions: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return ascending positions as ranges with first and end (exclusive).
+
+    >>> spans_of([0, 1, 2, 5])
+    ((0, 3), (5, 6))
+    """
+    there = set(positions)
+    firsts = [i for i in positions if i - 1 not in there]
+    ends = [i + 1 for i in positions if i + 1 not in there]
+    return tuple(zip(firsts, ends, strict=True))
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def read_messages(
 
 
 def _read_pictures(checkpoint: Checkpoint, config: Any, chat: Chat, segments: Any) -> Prompt:
-    """Read a chat some of whose messages have pictures; raise as `read_messages` and `join`."""
+    """Read a chat with pictures in its messages; raise as `read_messages` and `join`."""
     from attnscope.answers.pictures.read import check_family, encode
     from attnscope.answers.pictures.videos import open_video
     from attnscope.answers.segments.of_pictures import join

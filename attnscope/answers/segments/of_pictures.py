@@ -1,4 +1,4 @@
-"""Find the segments of a prompt with pictures, in whose text a processor has spelled image tokens."""
+"""Find the segments of a prompt with pictures, after a processor has written image tokens into it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.pictures.placeholders import placeholders_of, with_placeholders
 from attnscope.answers.pictures.read import check_family, encode
-from attnscope.answers.prompt import Prompt, Segment
+from attnscope.answers.prompt import Prompt, Segment, spans_of
 from attnscope.answers.segments.of_text import notices_without_tokens, owners_of_text
 from attnscope.answers.segments.of_tokens import encode_with_ranges, segments_of
 from attnscope.errors import ModelError, OptionError
@@ -128,7 +128,4 @@ def join(prompt: Prompt, processor: Any, name: str, text: str, owners: list[str]
 
 def _without(segment: Segment, positions: set[int]) -> tuple[tuple[int, int], ...]:
     """Return the spans of a segment without some positions."""
-    left = [i for i in segment.positions if i not in positions]
-    firsts = [i for n, i in enumerate(left) if n == 0 or left[n - 1] != i - 1]
-    ends = [i + 1 for n, i in enumerate(left) if n + 1 == len(left) or left[n + 1] != i + 1]
-    return tuple(zip(firsts, ends, strict=True))
+    return spans_of([i for i in segment.positions if i not in positions])

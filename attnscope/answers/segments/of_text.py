@@ -69,7 +69,7 @@ def owners_of_text(text: str, segments: Any) -> list[str]:
 
 
 def notices_without_tokens(names: list[str]) -> list[str]:
-    """Return a notice for each segment none of whose characters are most of a token."""
+    """Return a notice for each segment that has no token of its own."""
     return [
         f"{name} has no token: it was cut off, or is less than half of each of its tokens."
         for name in names

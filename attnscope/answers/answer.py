@@ -173,6 +173,11 @@ class _Request:
     dtype: str | None
     device: str
 
+    @property
+    def before(self) -> int:
+        """How many positions before a token the query of its row is."""
+        return 1 if self.rows is RowKind.WRITING else 0
+
     def check(self) -> None:
         """Raise an OptionError for mistakes that need no model to be known."""
         from attnscope.process.devices import check_device_name
@@ -371,7 +376,7 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
             f"{run.checkpoint.name} wrote nothing but the end of the text, which no query reads.",
             hint="--rows writing",
         )
-    n_row, before = len(text.ids), 1 if request.rows is RowKind.WRITING else 0
+    n_row = len(text.ids)
     crosses = run.stack == "cross"
     n_K = len(prompt.tokens) if crosses else text.first + n_row
     weights, of_segments, of_layers = sums.numbers(n_row, n_K)
@@ -388,7 +393,7 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
         written=written,
         ids=text.ids,
         first=text.first,
-        queries=[text.first + row - before for row in range(n_row)],
+        queries=[text.first + row - request.before for row in range(n_row)],
         layers=sorted({layer for layer, _ in sums.sums}),
         heads=sorted({head for _, head in sums.sums}),
         pool=request.pool,
@@ -528,8 +533,7 @@ def _write(
     n_K = _longest(request, run)
     n_layer = getattr(run.model.config.get_text_config(), "num_hidden_layers", 1)
     of_layers = request.page and n_layer * n * n_K <= LARGEST
-    before = 1 if request.rows is RowKind.WRITING else 0
-    sums = RowSums(first - before, n + 1, n_K, segments, request.pool, of_layers=of_layers)
+    sums = RowSums(first - request.before, n + 1, n_K, segments, request.pool, of_layers=of_layers)
     if run.heard is not None:
         text = read_again(
             run.checkpoint,
@@ -537,7 +541,7 @@ def _write(
             run.heard,
             sums.add,
             stack=run.stack,
-            first=first - before,
+            first=first - request.before,
             last=request.rows is RowKind.READING,
             layers=request.layers,
             heads=request.heads,

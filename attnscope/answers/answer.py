@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.options import TOKENS, PoolOf, RowKind
 from attnscope.answers.prompt import Prompt, Segment, spans_of
+from attnscope.answers.request import AnswerRequest
 from attnscope.answers.result import Answer
 from attnscope.checkpoints.indices import Indices, parse_indices
 from attnscope.checkpoints.loaded import find_model
@@ -15,7 +16,7 @@ from attnscope.document.result import Check
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.query import query_position
 from attnscope.models.tokens import Token
-from attnscope.options import one_of, refuse
+from attnscope.options import group_of, one_of
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from attnscope.answers.sums import RowSums
     from attnscope.checkpoints.checkpoint import Checkpoint
     from attnscope.models.written_rows import WrittenText
-
-PROMPTS = '--text "…", --messages FILE, --audio FILE or --replay FILE'
 
 LARGEST = 2**24
 """The most weights of single layers that are kept for a page: 64 MiB of float32."""
@@ -85,7 +84,9 @@ def answer(
             texts that occur once.
         by: `segment`: show the sums over segments.
         rows: None or `writing`: the row of a token at position t is that of query t − 1, which wrote it;
-            `reading`: that of query t.
+            `reading`: that of query t. `segments`: also, of each segment, prompt included, the mean of
+            its tokens' own rows, in `segment_rows`; tokens have the rows of `reading`. It implies
+            `by="segment"`.
         layers, heads: the indices that are pooled: an index, several, a range, or `"0-3"`; None: all.
         stack: the stack of layers, if several write: `decoder` or `cross`.
         pool: `mean` or `max` over layers and heads; None: `mean`.
@@ -109,29 +110,18 @@ def answer(
             its patches are is not known.
         FileError: a file cannot be read.
     """
-    request = _Request(
-        text=text,
+    request = group_of(
+        AnswerRequest,
+        locals(),
         pictures=_several(image),
         videos=_several(video),
-        messages=messages,
         file=None if file is None else Path(file),
-        replay=replay,
-        audio=audio,
         n=generate,
-        segments=segments,
-        by_segment=by is not None,
+        by_segment=by is not None or rows == RowKind.SEGMENTS,
         rows=one_of(RowKind, "--rows", rows) or RowKind.WRITING,
         layers=parse_indices("--layer", layers),
         heads=parse_indices("--head", heads),
-        stack=stack,
         pool=one_of(PoolOf, "--pool", pool) or PoolOf.MEAN,
-        query=query,
-        grid=grid,
-        truncate=truncate,
-        verify=verify,
-        page=page,
-        dtype=dtype,
-        device=device,
     )
     if by not in (None, "segment"):
         raise OptionError(f"--by is {by!r}.", hint="--by segment")
@@ -147,88 +137,19 @@ def _several(value: Any) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class _Request:
-    """The arguments of one call, after they were checked."""
-
-    text: str | None
-    pictures: list[Any]
-    videos: list[Any]
-    messages: Any
-    file: Path | None
-    replay: Any
-    audio: Any
-    n: int | None
-    segments: str | dict[str, Any] | None
-    by_segment: bool
-    rows: RowKind
-    layers: list[int] | None
-    heads: list[int] | None
-    stack: str | None
-    pool: PoolOf
-    query: int | str | None
-    grid: str | None
-    truncate: bool
-    verify: bool
-    page: bool
-    dtype: str | None
-    device: str
-
-    @property
-    def before(self) -> int:
-        """How many positions before a token the query of its row is."""
-        return 1 if self.rows is RowKind.WRITING else 0
-
-    def check(self) -> None:
-        """Raise an OptionError for mistakes that need no model to be known."""
-        from attnscope.process.devices import check_device_name
-
-        prompts = {
-            "--text": self.text,
-            "--file": self.file,
-            "--messages": self.messages,
-            "--audio": self.audio,
-        }
-        named = [name for name, value in prompts.items() if value is not None]
-        if len(named) > 1:
-            raise OptionError(
-                f"{' and '.join(named)} cannot be combined: give one prompt.", hint=" or ".join(named)
-            )
-        if not named and (self.replay is None or self.pictures or self.videos):
-            raise OptionError("there is no prompt.", hint=PROMPTS)
-        if self.messages is not None and (self.pictures or self.videos):
-            raise OptionError(
-                "--image and --video go with --text: in a chat, pictures are parts of messages.",
-                hint='"content": [{"type": "image", "path": "FILE"}, {"type": "text", "text": "…"}]',
-            )
-        if self.audio is not None:
-            others: dict[str, Any] = {"--image": self.pictures, "--video": self.videos}
-            others |= {"--segments": self.segments, "--grid": self.grid, "--replay": self.replay}
-            refuse(
-                {name: value or None for name, value in others.items()},
-                "does not go with --audio, whose frames are the segments sound and padding",
-            )
-        if self.n is not None and self.replay is not None:
-            raise OptionError(
-                "--replay holds the answer, and --generate writes one.", hint="one of them"
-            )
-        if self.n is not None and self.n < 1:
-            raise OptionError(f"--generate is {self.n}, but must be 1 or more.")
-        if self.grid is not None and not self.pictures:
-            raise OptionError("--grid is that of a picture, and there is none.", hint="--image FILE")
-        if self.device.startswith("meta"):
-            raise OptionError("--device meta computes no values, and rows of attention need values.")
-        check_device_name(self.device)
-
-
-@dataclass(frozen=True)
 class _Run:
     """A model that is ready to write, and what it reads.
 
     Attributes:
+        request: the options.
+        checkpoint, model: the model, as `load_model` returned it.
+        prompt: what it reads.
+        stack: the stack of layers whose rows are shown.
         heard: the recording that it has written down already, if it reads one.
         recorded: what an engine recorded of the answer, if it wrote it.
     """
 
+    request: AnswerRequest
     checkpoint: Checkpoint
     model: Any
     prompt: Prompt
@@ -236,8 +157,50 @@ class _Run:
     heard: Heard | None = None
     recorded: RecordedAnswer | None = None
 
+    @property
+    def crosses(self) -> bool:
+        """Whether the keys are what an encoder read."""
+        return self.stack == "cross"
 
-def _answer(request: _Request, checkpoint: Checkpoint, progress: Progress) -> Answer:
+    @property
+    def start(self) -> list[int]:
+        """The ids with which a decoder begins."""
+        given = self.prompt.inputs.get("decoder_input_ids")
+        if given is not None:
+            return list(given[0].tolist())
+        settings = self.model.generation_config
+        start = settings.decoder_start_token_id
+        return [settings.bos_token_id if start is None else start]
+
+    @property
+    def first(self) -> int:
+        """The position of the first token of the answer."""
+        return len(self.start if self.model.config.is_encoder_decoder else self.prompt.tokens)
+
+    @property
+    def n_write(self) -> int:
+        """The most tokens to write."""
+        answer = self.prompt.answer
+        return self.request.n or TOKENS if answer is None else len(answer)
+
+    @property
+    def n_key(self) -> int:
+        """The largest number of keys."""
+        return len(self.prompt.tokens) if self.crosses else self.first + self.n_write + 1
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments of all keys: those of the prompt, what is in none of them, and the answer."""
+        answer = Segment("answer", ((self.first, self.n_key),))
+        if self.stack == "decoder":
+            return [Segment("start", ((0, self.first),)), answer]
+        covered = {i for segment in self.prompt.segments for i in segment.positions}
+        others = spans_of([i for i in range(len(self.prompt.tokens)) if i not in covered])
+        segments = [*self.prompt.segments, *([Segment("other", others)] if others else [])]
+        return segments if self.crosses else [*segments, answer]
+
+
+def _answer(request: AnswerRequest, checkpoint: Checkpoint, progress: Progress) -> Answer:
     """Load a model, let it write, and collect its rows."""
     from attnscope.models.load import device_of
     from attnscope.process.devices import kept_random_state
@@ -249,10 +212,10 @@ def _answer(request: _Request, checkpoint: Checkpoint, progress: Progress) -> An
     with kept_verbosity(), kept_random_state(device_of(checkpoint, request.device)):
         run = _load(request, checkpoint, progress)
         with stage(progress, f"running {checkpoint.name} …"):
-            return _collect(request, run, progress)
+            return _collect(run, progress)
 
 
-def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run:
+def _load(request: AnswerRequest, checkpoint: Checkpoint, progress: Progress) -> _Run:
     """Read the prompt, and load the model."""
     from attnscope.answers.audio.listen import check_hears, listen
     from attnscope.models.layers import check_numbers
@@ -282,13 +245,15 @@ def _load(request: _Request, checkpoint: Checkpoint, progress: Progress) -> _Run
         }
     stack = _stack(request, checkpoint, model.config)
     if request.audio is None:
-        return _Run(checkpoint, model, prompt, stack, recorded=recorded)
+        return _Run(request, checkpoint, model, prompt, stack, recorded=recorded)
     with stage(progress, f"{checkpoint.name} listens …"):
         heard = listen(checkpoint, model, request.audio, request.n, truncate=request.truncate)
-    return _Run(checkpoint, model, heard.prompt, stack, heard)
+    return _Run(request, checkpoint, model, heard.prompt, stack, heard)
 
 
-def _replayed(request: _Request, checkpoint: Checkpoint, config: Any) -> tuple[Prompt, RecordedAnswer]:
+def _replayed(
+    request: AnswerRequest, checkpoint: Checkpoint, config: Any
+) -> tuple[Prompt, RecordedAnswer]:
     """Build the prompt that the options name, or that of the file, with the answer of an engine."""
     from attnscope.answers.replay.read import read_replay
 
@@ -297,7 +262,7 @@ def _replayed(request: _Request, checkpoint: Checkpoint, config: Any) -> tuple[P
     return read_replay(checkpoint, config, request.replay, prompt, request.segments)
 
 
-def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
+def _read(request: AnswerRequest, checkpoint: Checkpoint, config: Any) -> Prompt:
     """Build the prompt that the options name."""
     from attnscope.answers.segments.of_messages import read_messages
     from attnscope.answers.segments.of_pictures import read_pictures_and_text
@@ -327,13 +292,7 @@ def _read(request: _Request, checkpoint: Checkpoint, config: Any) -> Prompt:
     return read_text(checkpoint, config, text, request.segments, name=name, truncate=truncate)
 
 
-def _spans_between(prompt: Prompt) -> tuple[tuple[int, int], ...]:
-    """Return the ranges of positions that are in no segment."""
-    covered = {i for segment in prompt.segments for i in segment.positions}
-    return spans_of([i for i in range(len(prompt.tokens)) if i not in covered])
-
-
-def _stack(request: _Request, checkpoint: Checkpoint, config: Any) -> str:
+def _stack(request: AnswerRequest, checkpoint: Checkpoint, config: Any) -> str:
     """Return the stack whose rows are shown.
 
     Raises:
@@ -350,10 +309,16 @@ def _stack(request: _Request, checkpoint: Checkpoint, config: Any) -> str:
             f"--stack {request.stack} of {checkpoint.name} does not write.",
             hint=f"--stack {' or '.join(writes)}",
         )
+    if request.of_segments and config.is_encoder_decoder:
+        raise OptionError(
+            f"{checkpoint.name} reads the prompt with its encoder, whose tokens are not keys of"
+            f" the answer's rows: --rows segments is for models that write what they read.",
+            hint="--by segment",
+        )
     return request.stack or writes[0]
 
 
-def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
+def _collect(run: _Run, progress: Progress) -> Answer:
     """Let the model write, and return the rows that are shown."""
     import torch
 
@@ -362,28 +327,26 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
     from attnscope.models.tokenize import tokens_of
     from attnscope.models.written_rows import UnexplainedWeightsError
 
-    prompt, notices, eager = run.prompt, list(run.prompt.notices), False
-    segments = _segments(request, run)
+    request, prompt, notices, eager = run.request, run.prompt, list(run.prompt.notices), False
     try:
-        sums, text = _write(request, run, segments, progress)
+        sums, text = _write(run, progress)
     except UnexplainedWeightsError as error:
         eager = True
         _check_eager_fits(run)
         notices.append(f"{str(error).rstrip('.')}. These rows are from its own eager attention.")
-        sums, text = _write(request, run, segments, progress, eager=True)
+        sums, text = _write(run, progress, eager=True)
     if not text.ids:
         raise ModelError(
             f"{run.checkpoint.name} wrote nothing but the end of the text, which no query reads.",
             hint="--rows writing",
         )
     n_row = len(text.ids)
-    crosses = run.stack == "cross"
-    n_K = len(prompt.tokens) if crosses else text.first + n_row
+    n_K = len(prompt.tokens) if run.crosses else text.first + n_row
     weights, of_segments, of_layers = sums.numbers(n_row, n_K)
     written = tokens_of(prompt.tokenizer, text.ids, generated=True)
-    own = [] if crosses else written
+    own = [] if run.crosses else written
     if run.stack == "decoder":
-        own = [*tokens_of(prompt.tokenizer, _start(run)), *written]
+        own = [*tokens_of(prompt.tokenizer, run.start), *written]
     answer = Answer(
         model=run.checkpoint.name,
         stack=run.stack,
@@ -399,28 +362,29 @@ def _collect(request: _Request, run: _Run, progress: Progress) -> Answer:
         pool=request.pool,
         weights=weights,
         sums=of_segments,
-        segments=[_within(segment, n_K) for segment in segments],
+        segments=[_within(segment, n_K) for segment in run.segments],
         pictures=[] if run.stack == "decoder" else prompt.pictures,
         log_probabilities=text.log_probabilities,
         of_layers=of_layers,
         by_segment=request.by_segment,
         notices=notices,
         recorded=run.recorded,
+        segment_rows=None if sums.segment_rows is None else sums.segment_rows.numbers(),
     )
     if run.recorded is not None:
         eps = torch.finfo(run.model.dtype).eps
         compare(run.recorded, text.log_probabilities, text.largest_logits, eps)
     patches = [patch.position for picture in answer.pictures for patch in picture.patches]
-    answer.sinks = [] if crosses else [0, *sink_patches(weights, patches)]
+    answer.sinks = [] if run.crosses else [0, *sink_patches(weights, patches)]
     if run.heard is not None:
-        answer.times = run.heard.times if crosses else None
+        answer.times = run.heard.times if run.crosses else None
         _align(run, answer)
     answer.query = _row(request.query, answer)
     if request.verify and eager:
         note = "not compared: these rows are from its eager attention"
         answer.checks = [Check(ROWS, None, None, None, note=note)]
     elif request.verify:
-        answer.checks = [_verified(request, run, segments, answer, progress)]
+        answer.checks = [_verified(run, answer, progress)]
     return answer
 
 
@@ -464,43 +428,6 @@ def _row(query: int | str | None, answer: Answer) -> int | None:
     return None if position is None else position - first
 
 
-def _start(run: _Run) -> list[int]:
-    """Return the ids with which a decoder begins."""
-    given = run.prompt.inputs.get("decoder_input_ids")
-    if given is not None:
-        return list(given[0].tolist())
-    settings = run.model.generation_config
-    start = settings.decoder_start_token_id
-    return [settings.bos_token_id if start is None else start]
-
-
-def _segments(request: _Request, run: _Run) -> list[Segment]:
-    """Return the segments of all keys: those of the prompt, what is in none of them, and the answer."""
-    prompt, n_prompt = run.prompt, len(run.prompt.tokens)
-    if run.stack == "decoder":
-        n_start = len(_start(run))
-        return [
-            Segment("start", ((0, n_start),)),
-            Segment("answer", ((n_start, _longest(request, run)),)),
-        ]
-    segments = list(prompt.segments)
-    if others := _spans_between(prompt):
-        segments.append(Segment("other", others))
-    if run.stack != "cross":
-        segments.append(Segment("answer", ((n_prompt, _longest(request, run)),)))
-    return segments
-
-
-def _longest(request: _Request, run: _Run) -> int:
-    """Return the largest number of keys."""
-    n_prompt = len(_start(run)) if run.stack == "decoder" else len(run.prompt.tokens)
-    return n_prompt + (0 if run.stack == "cross" else _n_write(request, run.prompt) + 1)
-
-
-def _n_write(request: _Request, prompt: Prompt) -> int:
-    return len(prompt.answer) if prompt.answer is not None else request.n or TOKENS
-
-
 def _within(segment: Segment, n_K: int) -> Segment:
     """Return a segment without positions that were not written."""
     spans = [(first, min(end, n_K)) for first, end in segment.spans]
@@ -508,17 +435,13 @@ def _within(segment: Segment, n_K: int) -> Segment:
 
 
 def _write(
-    request: _Request,
-    run: _Run,
-    segments: list[Segment],
-    progress: Progress,
-    *,
-    given: list[int] | None = None,
-    eager: bool = False,
+    run: _Run, progress: Progress, *, given: list[int] | None = None, eager: bool = False
 ) -> tuple[RowSums, WrittenText]:
     """Let the model write once, and sum its rows.
 
     Args:
+        run: the model and its prompt.
+        progress: called with the progress of the work.
         given: the ids that it is made to write; None: as requested.
         eager: whether to take the weights of its eager attention.
     """
@@ -526,14 +449,18 @@ def _write(
     from attnscope.answers.sums import RowSums
     from attnscope.models.written_rows import write
 
-    prompt, name = run.prompt, run.checkpoint.name
-    given = prompt.answer if given is None else given
-    n = _n_write(request, prompt)
-    first = len(_start(run)) if run.model.config.is_encoder_decoder else len(prompt.tokens)
-    n_K = _longest(request, run)
+    request, n, n_K = run.request, run.n_write, run.n_key
+    first_query = run.first - request.before
     n_layer = getattr(run.model.config.get_text_config(), "num_hidden_layers", 1)
-    of_layers = request.page and n_layer * n * n_K <= LARGEST
-    sums = RowSums(first - request.before, n + 1, n_K, segments, request.pool, of_layers=of_layers)
+    sums = RowSums(
+        first_query,
+        n + 1,
+        n_K,
+        run.segments,
+        request.pool,
+        of_layers=request.page and n_layer * n * n_K <= LARGEST,
+        of_segments=request.of_segments,
+    )
     if run.heard is not None:
         text = read_again(
             run.checkpoint,
@@ -541,8 +468,8 @@ def _write(
             run.heard,
             sums.add,
             stack=run.stack,
-            first=first - request.before,
-            last=request.rows is RowKind.READING,
+            first=first_query,
+            last=request.reads,
             layers=request.layers,
             heads=request.heads,
             eager=eager,
@@ -551,16 +478,17 @@ def _write(
     text = write(
         run.checkpoint,
         run.model,
-        prompt.inputs,
+        run.prompt.inputs,
         sums.add,
         stack=run.stack,
         n=n,
-        answer=given,
-        reading=request.rows is RowKind.READING,
+        answer=run.prompt.answer if given is None else given,
+        reading=request.reads,
+        of_prompt=request.of_segments,
         layers=request.layers,
         heads=request.heads,
         eager=eager,
-        progress=lambda done: progress(f"{name} writes {done} …"),
+        progress=lambda done: progress(f"{run.checkpoint.name} writes {done} …"),
     )
     return sums, text
 
@@ -572,18 +500,18 @@ TOLERANCE = 1e-5
 """The tolerance for weights in float32, since rounding errors accumulate over layers."""
 
 
-def _verified(
-    request: _Request, run: _Run, segments: list[Segment], answer: Answer, progress: Progress
-) -> Check:
+def _verified(run: _Run, answer: Answer, progress: Progress) -> Check:
     """Compare the rows with those of the model's own eager attention, which writes the same tokens."""
     import numpy as np
     import torch
 
-    sums, _ = _write(request, run, segments, progress, given=answer.ids, eager=True)
+    sums, _ = _write(run, progress, given=answer.ids, eager=True)
     weights, of_segments, _ = sums.numbers(len(answer.ids), answer.weights.shape[1])
     eps = torch.finfo(run.model.dtype).eps
     narrow = eps > torch.finfo(torch.float32).eps
     note = "the model rounds its scores: --dtype float32 is precise" if narrow else ""
     pairs = [(weights, answer.weights), (of_segments, answer.sums)]
+    if sums.segment_rows is not None and answer.segment_rows is not None:
+        pairs.append((sums.segment_rows.numbers(), answer.segment_rows))
     difference = max(float(np.nanmax(np.abs(one - other))) for one, other in pairs)
     return Check.within(ROWS, difference, 16 * eps if narrow else TOLERANCE, note)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.heat import (
+    bars,
     even_shares,
     picture_shares,
     positions,
+    segment_shares,
     shares,
     strongest_keys,
     strongest_patches,
@@ -73,11 +75,13 @@ def document(answer: Answer) -> list[Block]:
 def heading(answer: Answer) -> list[str]:
     """Return a title, and lines about the rows and about the keys that colours leave out."""
     n = len(answer.written)
-    before = "query t − 1, which wrote it" if writes(answer) else "its own query"
+    rows = "the row of the token at position t is that of "
+    rows += "query t − 1, which wrote it" if writes(answer) else "its own query"
+    if answer.segment_rows is not None:
+        rows = "a token's row is that of its own query, a segment's the mean of its tokens' rows"
     lines = [
         f"{named(answer.model, answer.stack)} · {pooling(answer)}",
-        f"{counted(n, 'token')} written, from position {answer.first}"
-        f" · the row of the token at position t is that of {before}",
+        f"{counted(n, 'token')} written, from position {answer.first} · {rows}",
     ]
     left_out = left_out_text(answer)
     return [*lines, left_out] if left_out else lines
@@ -203,6 +207,20 @@ def token_columns(answer: Answer) -> list[Column]:
         cells = [_key_cell(answer, row, key) for row, key in enumerate(strongest_keys(answer))]
         columns.insert(2, Column("reads most", "reads_most", cells, []))
     return columns
+
+
+def bar_columns(answer: Answer) -> list[Column]:
+    """Return the columns of the numbers behind bars: of tokens, or of segments."""
+    if answer.segment_rows is None:
+        return token_columns(answer)
+    known, of_rows = bars(answer)
+    names = [[(answer.segments[i].name, "bold")] for i in known]
+    sizes = [[(f"{answer.segments[i].n_token:,}", "")] for i in known]
+    return [
+        Column("segment", "segment", names, [], lead=True, essential=True),
+        Column("tokens", "n_token", sizes, [], right=True),
+        *(_share_column(answer.segments[i].name, of_rows[:, i]) for i in known),
+    ]
 
 
 def place_columns(answer: Answer) -> list[Column]:
@@ -347,7 +365,8 @@ def record(answer: Answer) -> dict[str, Any]:
         "written": written,
         "segments": [_segment_record(segment) for segment in answer.segments],
         "shares": _numbers(shares(answer).astype("float32")),
-        "sums": _sum_records(answer) if answer.by_segment else None,
+        "sums": _head_records(answer, answer.sums, "sums") if answer.by_segment else None,
+        **_segment_rows_record(answer),
         "pictures": [_picture_record(answer, picture) for picture in answer.pictures],
         "sinks": answer.sinks,
         "recorded": _recorded_record(answer),
@@ -384,10 +403,20 @@ def _segment_record(segment: Segment) -> dict[str, Any]:
     }
 
 
-def _sum_records(answer: Answer) -> list[dict[str, Any]]:
-    """Return the sums over segments of each head, `n_row n_segment`."""
+def _segment_rows_record(answer: Answer) -> dict[str, Any]:
+    """Return the rows of segments, pooled and of each head, `n_segment n_segment`."""
+    if answer.segment_rows is None:
+        return {"segment_shares": None, "segment_rows": None}
+    return {
+        "segment_shares": _numbers(segment_shares(answer).astype("float32")),
+        "segment_rows": _head_records(answer, answer.segment_rows, "rows"),
+    }
+
+
+def _head_records(answer: Answer, of_heads: np.ndarray, name: str) -> list[dict[str, Any]]:
+    """Return the numbers of each head, `n_row n_segment`."""
     return [
-        {"layer": layer, "head": head, "sums": _numbers(answer.sums[i, j])}
+        {"layer": layer, "head": head, name: _numbers(of_heads[i, j])}
         for i, layer in enumerate(answer.layers)
         for j, head in enumerate(answer.heads)
     ]
@@ -417,8 +446,11 @@ def table(answer: Answer) -> list[Column]:
     """Return the columns of CSV and pandas.
 
     A row for each token and patch, with the patch's box and weight; without pictures, or by segment, a
-    row for each token and segment, with its share of the weight.
+    row for each token and segment, with its share of the weight; with rows of segments, a row for each
+    two segments.
     """
+    if answer.segment_rows is not None:
+        return _pairs_of_segments(answer)
     by_patch = bool(answer.pictures) and not answer.by_segment
     keys = _patch_keys(answer) if by_patch else _segment_keys(answer)
     n_row, n_key = len(answer.written), len(next(iter(keys.values())))
@@ -440,6 +472,20 @@ def table(answer: Answer) -> list[Column]:
         raw["weight"] = _flat(answer.weights[:, patches])
     else:
         raw["share"] = _flat(shares(answer).astype("float32"))
+    return [Column(name, name, [], values) for name, values in raw.items()]
+
+
+def _pairs_of_segments(answer: Answer) -> list[Column]:
+    """Return the columns of CSV with rows of segments: what each one reads of each one."""
+    known, of_rows = bars(answer)
+    segments = [answer.segments[i] for i in known]
+    raw: dict[str, list[Any]] = {
+        "query_segment": [each.name for each in segments for _ in segments],
+        "n_query": [each.n_token for each in segments for _ in segments],
+        "segment": [each.name for each in segments] * len(segments),
+        "n_token": [each.n_token for each in segments] * len(segments),
+        "share": _flat(of_rows[:, known].astype("float32")),
+    }
     return [Column(name, name, [], values) for name, values in raw.items()]
 
 

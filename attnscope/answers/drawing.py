@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.answers.document import place_columns, row_text, share_text, token_columns
-from attnscope.answers.heat import density, positions, shares, shown_weights
+from attnscope.answers.document import bar_columns, place_columns, row_text, share_text
+from attnscope.answers.heat import bars, density, positions, shown_weights
 from attnscope.answers.prompt import PatchedPicture
 from attnscope.answers.result import Answer
 from attnscope.document.blocks import Drawing
@@ -255,11 +255,11 @@ def segment_order(answer: Answer) -> tuple[list[str], np.ndarray]:
     """Return the names and shares of the segments that bars tell apart; of many, the rest as one.
 
     Returns:
-        The names, and `n_row n_name`.
+        The names, and `n_bar n_name`.
     """
     import numpy as np
 
-    of_segments = shares(answer)
+    _, of_segments = bars(answer)
     known = [i for i, segment in enumerate(answer.segments) if segment.n_token]
     kept, rest = known, []
     if len(known) > MOST_SEGMENTS:
@@ -275,14 +275,14 @@ def segment_order(answer: Answer) -> tuple[list[str], np.ndarray]:
 
 @dataclass(frozen=True)
 class SegmentBars(Drawing):
-    """A bar for each token of the answer, divided as its weight is between segments."""
+    """A bar for each token of the answer, or each segment, divided as its weight is between segments."""
 
     answer: Answer
 
     def print(self, console: Console, *, wide: bool = False) -> None:
-        """Print a line for each token, and a legend; with `wide`, the numbers as a table."""
+        """Print a line for each bar, and a legend; with `wide`, the numbers as a table."""
         if wide:
-            print_columns(token_columns(self.answer), console, wide)
+            print_columns(bar_columns(self.answer), console, wide)
             return
         names, of_rows = segment_order(self.answer)
         scale = ColourScale.up_to(console, 1.0)
@@ -295,11 +295,16 @@ class SegmentBars(Drawing):
             line = label + Text(" " * (indent - label.cell_len))
             line.append_text(_bar(row, width, styles, dash=scale.marks.horizontal))
             print_picture_line(console, scale, line)
-        for line in _segment_legend(names, of_rows.mean(0).tolist(), styles, console.width):
+        means = of_rows.mean(0).tolist() if self.answer.segment_rows is None else None
+        for line in _segment_legend(names, means, styles, console.width):
             print_line(console, line)
 
     def _labels(self, scale: ColourScale, width: int) -> list[Text]:
-        """Return the positions and text of each token, and its log-probability where there is room."""
+        """Return the name of each segment; or of each token, its place, text and log p, as they fit."""
+        if self.answer.segment_rows is not None:
+            names = [self.answer.segments[i].name for i in bars(self.answer)[0]]
+            longest = min(LONGEST_TOKEN, max(map(cell_len, names)))
+            return [axes.left(name, longest, scale) for name in names]
         position, token, *others = place_columns(self.answer)
         labels = []
         longest = min(LONGEST_TOKEN, max(cell_len(text) for text in token.texts()))
@@ -313,8 +318,8 @@ class SegmentBars(Drawing):
         return labels
 
     def markdown(self) -> list[str]:
-        """Return the shares of each token as a table."""
-        return [markdown_table(token_columns(self.answer))]
+        """Return the shares of each bar as a table."""
+        return [markdown_table(bar_columns(self.answer))]
 
 
 def segment_styles(names: Sequence[str]) -> list[str]:
@@ -359,16 +364,18 @@ def _bar(of_row: Sequence[float], width: int, styles: Sequence[str], dash: str) 
 
 
 def _segment_legend(
-    names: Sequence[str], means: Sequence[float], styles: Sequence[str], width: int
+    names: Sequence[str], means: Sequence[float] | None, styles: Sequence[str], width: int
 ) -> list[Text]:
     """Return the legend in lines: a colour or a letter, the name, and the mean share of each segment."""
     lines = [Text()]
-    for i, (name, mean, style) in enumerate(zip(names, means, styles, strict=True)):
+    for i, (name, style) in enumerate(zip(names, styles, strict=True)):
         letter = LETTERS[i] if not style or _repeats(styles) else " "
         item = Text(f"{letter} " if not style else "")
         if style:
             item.append(f"{letter} ", f"{ON_COLOUR} on {style}").append(" ")
-        item.append(f"{name} ").append(share_text(mean), "dim")
+        item.append(name)
+        if means is not None:
+            item.append(f" {share_text(means[i])}", "dim")
         if lines[-1].cell_len and lines[-1].cell_len + 3 + item.cell_len > width:
             lines.append(Text())
         lines[-1].append("   " if lines[-1].cell_len else "").append_text(item)

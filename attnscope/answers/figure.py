@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.document import heading, left_out_text, pooling, row_text, share_text
 from attnscope.answers.drawing import GREYS, grey_picture, kind_of, segment_order, veiled
-from attnscope.answers.heat import density, grid_size, picture_shares, positions, shown_weights, totals
+from attnscope.answers.heat import (
+    bars,
+    density,
+    grid_size,
+    picture_shares,
+    positions,
+    shown_weights,
+    totals,
+)
 from attnscope.answers.result import Answer
 from attnscope.document.figure import MAX_INCHES, THIN, drawable, label_axis
 from attnscope.document.grid.axes import label
@@ -224,19 +232,18 @@ def _add_scale(figure: Figure, top: float, whole: tuple[float, float]) -> None:
 
 
 def _draw_bars(figure: Figure, answer: Answer) -> None:
-    """Draw a bar for each token, divided as its weight is between segments; of one word, its bar."""
+    """Draw a bar for each token or segment, divided as its weight is; of one word, its bar."""
     import numpy as np
 
     names, of_rows = segment_order(answer)
-    rows = range(len(answer.written)) if answer.query is None else [answer.query]
-    shown = of_rows[list(rows)]
+    rows = range(len(of_rows)) if answer.query is None else [answer.query]
+    shown, of_segments = of_rows[list(rows)], answer.segment_rows is not None
     bar = min(BAR, MAX_INCHES / len(rows))
     width = max(1.0, bar * len(rows))
     figure.set_size_inches(width, TALL)
     axes = figure.add_axes((0, 0, 1, 1))
     below = np.zeros(len(rows))
     for name, colour, shares in zip(names, segment_colours(names), shown.T, strict=True):
-        means = share_text(float(shares.mean()))
         axes.bar(
             np.arange(len(rows)),
             shares,
@@ -244,7 +251,7 @@ def _draw_bars(figure: Figure, answer: Answer) -> None:
             width=0.9 if bar > 0.1 else 1.0,
             color=colour,
             linewidth=0,
-            label=drawable(f"{name}  {means}"),
+            label=drawable(name if of_segments else f"{name}  {share_text(float(shares.mean()))}"),
         )
         below += shares
     axes.set(xlim=(-0.5, len(rows) - 0.5), ylim=(0, max(1.0, float(below.max()))))
@@ -252,10 +259,14 @@ def _draw_bars(figure: Figure, answer: Answer) -> None:
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
     axes.tick_params("y", length=2, width=THIN)
     axes.spines[["top", "right"]].set_visible(False)
-    tokens = [answer.written[row] for row in rows]
-    places = [range(answer.first + row, answer.first + row + 1) for row in rows]
-    label_axis(axes, tokens, places, width / len(rows), "x")
-    axes.tick_params("x", top=False, bottom=True, labeltop=False, labelbottom=True)
+    if not of_segments:
+        tokens = [answer.written[row] for row in rows]
+        places = [range(answer.first + row, answer.first + row + 1) for row in rows]
+        label_axis(axes, tokens, places, width / len(rows), "x")
+        axes.tick_params("x", top=False, bottom=True, labeltop=False, labelbottom=True)
+    else:
+        texts = [drawable(answer.segments[i].name) for i in bars(answer)[0]]
+        axes.set_xticks(range(len(texts)), labels=texts, rotation=90, parse_math=False)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(
         handles[::-1],

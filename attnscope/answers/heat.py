@@ -93,6 +93,37 @@ def shares(answer: Answer) -> np.ndarray:
     return np.stack(columns, 1) if columns else np.zeros((len(weights), 0))
 
 
+def segment_shares(answer: Answer) -> np.ndarray:
+    """Return the share of each segment's weight that goes to each segment, `n_segment n_segment`.
+
+    The row of a segment is the mean of its tokens' own rows, pooled over layers and heads; NaN where no
+    query is of the segment. Of maxima, these are shares of the row's sum.
+    """
+    import numpy as np
+
+    assert answer.segment_rows is not None
+    of_heads = answer.segment_rows.astype(float).reshape(-1, *answer.segment_rows.shape[2:])
+    of_heads = of_heads[~np.isnan(of_heads).all((1, 2))]  # a layer may have fewer heads
+    if answer.pool != "max":
+        return of_heads.mean(0)
+    pooled = of_heads.max(0)
+    return pooled / np.maximum(pooled.sum(1, keepdims=True), 1e-30)
+
+
+def bars(answer: Answer) -> tuple[list[int], np.ndarray]:
+    """Return the rows that bars show: of the answer's tokens, or of segments if these were collected.
+
+    Returns:
+        The index of each token in the answer, or of each segment that has tokens; and the shares of
+        what it reads, `n_bar n_segment`.
+    """
+    if answer.segment_rows is None:
+        of_tokens = shares(answer)
+        return list(range(len(of_tokens))), of_tokens
+    known = [i for i, segment in enumerate(answer.segments) if segment.n_token]
+    return known, segment_shares(answer)[known]
+
+
 def picture_shares(answer: Answer) -> np.ndarray:
     """Return the share of each row's weight that goes to each picture's patches, `n_row n_picture`."""
     import numpy as np

@@ -16,10 +16,14 @@ TOKENS = 20
 
 
 class RowKind(StrEnum):
-    """Which query's row stands for a token of the answer: the one that wrote it, or its own."""
+    """Which rows are shown: those that wrote the tokens of the answer, their own, or those of segments.
+
+    The row of a segment is the mean of its tokens' own rows.
+    """
 
     WRITING = "writing"
     READING = "reading"
+    SEGMENTS = "segments"
 
 
 class By(StrEnum):
@@ -62,7 +66,7 @@ class AnswerOptions:
         metavar="NAME=…",
     )
     rows: RowKind | None = option(
-        "The row of a token: writing (of the query before it) or reading (its own).",
+        "Rows: writing (of the query before a token), reading (its own), segments (means of these).",
         metavar="NAME",
         shown="writing",
     )

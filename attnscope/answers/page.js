@@ -512,21 +512,26 @@ function showSums() {
   by("shares").tBodies[0].replaceChildren(...rows);
 }
 
+/** Returns a bar that is divided as a row's weight is between segments, and a text that says the same. */
+function stackOf(sums) {
+  const stack = element("span", { class: "stack" });
+  data.segments.forEach((segment, s) => {
+    if (sums[s] <= 0) return;
+    const part = element("i", { title: `${segment.name} ${percent(sums[s])}` });
+    part.style.cssText = `width: ${100 * sums[s]}%; background-color: ${segment.colour}`;
+    stack.append(part);
+  });
+  const read = data.segments.map((_, s) => s).filter((s) => sums[s] >= 0.005);
+  return [stack, read.map((s) => `${data.segments[s].name} ${percent(sums[s])}`).join(", ")];
+}
+
 function showBars() {
   if (showBars.of !== weights) {
     showBars.of = weights;
     const buttons = data.words.map((_, row) => {
-      const sums = sumsOf(weights.values.subarray(row * n.key, (row + 1) * n.key));
-      const stack = element("span", { class: "stack" });
-      data.segments.forEach((segment, s) => {
-        if (sums[s] <= 0) return;
-        const part = element("i", { title: `${segment.name} ${percent(sums[s])}` });
-        part.style.cssText = `width: ${100 * sums[s]}%; background-color: ${segment.colour}`;
-        stack.append(part);
-      });
-      const text = [...sums.keys()].filter((s) => sums[s] >= 0.005).map((s) => `${data.segments[s].name} ${percent(sums[s])}`);
+      const [stack, text] = stackOf(sumsOf(weights.values.subarray(row * n.key, (row + 1) * n.key)));
       const name = element("span", { class: "label" }, element("span", { class: "index" }, `${data.first + row} `), nameOf(data.words[row]));
-      const button = element("button", { type: "button", "aria-label": `${wordName(row)}: ${text.join(", ")}` }, name, stack);
+      const button = element("button", { type: "button", "aria-label": `${wordName(row)}: ${text}` }, name, stack);
       button.addEventListener("click", () => go({ row: row === page.row ? null : row }));
       return button;
     });
@@ -535,6 +540,16 @@ function showBars() {
     if (focused >= 0) buttons[focused].focus();
   }
   [...by("bars").children].forEach((button, row) => button.setAttribute("aria-pressed", String(row === page.row)));
+}
+
+/** Builds the bars of segments, whose rows are pooled: they do not follow the choice of a layer. */
+function buildSegmentBars() {
+  data.segmentRows?.forEach((sums, s) => {
+    const [stack, text] = stackOf(sums);
+    stack.setAttribute("aria-hidden", "true");
+    const said = element("span", { class: "unseen" }, `: ${text}`);
+    by("segment-bars").append(element("li", {}, element("span", { class: "label" }, data.segments[s].name), stack, said));
+  });
 }
 
 function showTip(key, event) {
@@ -610,7 +625,7 @@ async function show() {
     return;
   }
   shown.values = rowNow();
-  if (!buildPrompt.runs) buildPrompt();
+  if (!buildPrompt.runs) buildPrompt(), buildSegmentBars();
   hideTip();
   showControls();
   showWords();
@@ -649,7 +664,7 @@ function clearSelection() {
 /** Handles character keys, only if words, pictures or nothing has the focus (WCAG 2.2, 2.1.4). */
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || by("help").open) return;
-  if (event.key !== "Escape" && !event.target.closest("#words, .picture, #segments, #bars") && event.target !== document.body) return;
+  if (event.key !== "Escape" && !event.target.closest("#words, .picture, #segments, .bars") && event.target !== document.body) return;
   const does = {
     "?": () => by("help").showModal(),
     t: toggleTheme,

@@ -19,7 +19,7 @@ from attnscope.answers.document import (
     writes,
 )
 from attnscope.answers.figure import segment_colours
-from attnscope.answers.heat import even_shares, positions
+from attnscope.answers.heat import bars, even_shares, positions
 from attnscope.answers.prompt import PatchedPicture
 from attnscope.answers.result import Answer
 from attnscope.document.grid.axes import label
@@ -184,9 +184,18 @@ def _data(answer: Answer, layers: list[int], fine: list[bool], side: int) -> dic
         "even": [[float(f"{each:.6g}") for each in row] for row in even_shares(answer)[:, columns]],
         "pictures": [_picture_data(picture, side, n_pixel) for picture in answer.pictures],
         "sinks": answer.sinks,
+        "segmentRows": _segment_rows(answer),
         "layers": [None, *(answer.layers[i] for i in layers)],
         "row": answer.query,
     }
+
+
+def _segment_rows(answer: Answer) -> list[list[float]] | None:
+    """Return what each segment reads of each one, `n_segment n_segment`; None: not collected."""
+    if answer.segment_rows is None:
+        return None
+    known, of_rows = bars(answer)
+    return [[float(f"{each:.6g}") for each in row] for row in of_rows[:, known].tolist()]
 
 
 def _token_text(token: Token) -> str:

@@ -47,6 +47,9 @@ class Answer(TensorResult):
         sums: for each layer, head, row and segment, the sum of the weights,
             `n_layer n_head n_row n_segment` in float32, in the order of `layers` and `heads`. NaN: a
             layer does not see the rows' tokens as keys.
+        segment_rows: for each layer, head and segment, the mean of its tokens' own rows, summed over
+            segments: `n_layer n_head n_segment n_segment` in float32, of queries and of keys. NaN: a
+            layer has fewer heads, or no query is of the segment. None: not collected.
         segments: named parts of the keys. The last may be `answer`.
         pictures: the pictures among the keys.
         sinks: positions that are left out of colours: the first token, and patches that all rows read.
@@ -65,6 +68,7 @@ class Answer(TensorResult):
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "weights": ("n_row", "n_K"),
         "sums": ("n_layer", "n_head", "n_row", "n_segment"),
+        "segment_rows": ("n_layer", "n_head", "n_segment", "n_segment"),
     }
 
     model: str
@@ -93,6 +97,7 @@ class Answer(TensorResult):
     notices: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     recorded: RecordedAnswer | None = None
+    segment_rows: np.ndarray | None = None
 
     @property
     def summary(self) -> str:
@@ -102,7 +107,8 @@ class Answer(TensorResult):
 
     def tensors(self) -> Tensors:
         """Return the pooled weights and the sums over segments."""
-        return {"weights": (self.weights, "float32"), "sums": (self.sums, "float32")}
+        arrays = {"weights": self.weights, "sums": self.sums, "segment_rows": self.segment_rows}
+        return {name: (array, "float32") for name, array in arrays.items() if array is not None}
 
     def document(self) -> list[Block]:
         """Build the blocks of what is shown of the answer."""

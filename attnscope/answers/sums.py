@@ -28,6 +28,7 @@ class RowSums:
         segments: the segments; the last one may be longer than the text turns out to be.
         pool: `mean` or `max`, over layers and heads.
         of_layers: whether the weights of each layer are kept, too.
+        of_segments: whether the mean rows of segments are, too: then rows of the prompt may be added.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class RowSums:
         pool: str,
         *,
         of_layers: bool = False,
+        of_segments: bool = False,
     ) -> None:
         import torch
 
@@ -51,11 +53,16 @@ class RowSums:
         self.pooled = torch.zeros(n_row, n_K)
         self.layers: dict[int, torch.Tensor] | None = {} if of_layers else None
         self.sums: dict[tuple[int, int], torch.Tensor] = {}  # by layer and head, n_row n_segment
+        self.segment_rows = SegmentRows(self.belongs) if of_segments else None
 
     def add(self, rows: WrittenRows) -> None:
         """Add the weights of some heads of a layer."""
         import torch
 
+        if self.segment_rows is not None:
+            self.segment_rows.add(rows)
+        if rows.queries[-1] < self.first_query:  # of the prompt
+            return
         first = rows.queries[0] - self.first_query
         of_rows = slice(first, first + len(rows.queries))
         of_keys = slice(rows.first_key, rows.first_key + rows.weights.shape[2])
@@ -108,6 +115,47 @@ class RowSums:
             ]
         )
         return pooled, sums, of_layers
+
+
+class SegmentRows:
+    """For each head, the mean row of each segment, summed over segments.
+
+    Args:
+        belongs: 1 where a key belongs to a segment, and 0 elsewhere, `n_K n_segment`.
+    """
+
+    def __init__(self, belongs: torch.Tensor) -> None:
+        self.belongs = belongs
+        self.sums: dict[tuple[int, int], torch.Tensor] = {}  # by layer and head, n_segment n_segment
+        self.counts: dict[tuple[int, int], torch.Tensor] = {}  # of the rows in these sums, n_segment
+
+    def add(self, rows: WrittenRows) -> None:
+        """Add the weights of some heads of a layer."""
+        of_rows = self.belongs[rows.queries].double()  # n_row n_segment
+        of_keys = self.belongs[rows.first_key : rows.first_key + rows.weights.shape[2]]
+        sums = of_rows.T @ (rows.weights.cpu() @ of_keys).double()  # n_head n_segment n_segment
+        for head, of_head in zip(rows.heads, sums, strict=True):
+            key = rows.layer, head
+            self.sums[key] = self.sums.get(key, 0) + of_head
+            self.counts[key] = self.counts.get(key, 0) + of_rows.sum(0)
+
+    def numbers(self) -> np.ndarray:
+        """Return the means.
+
+        Returns:
+            `n_layer n_head n_segment n_segment` in float32: of queries, of keys. NaN where a layer has
+            fewer heads, and where no token of a segment has a query.
+        """
+        import numpy as np
+
+        layers = sorted({layer for layer, _ in self.sums})
+        heads = sorted({head for _, head in self.sums})
+        n_segment = self.belongs.shape[1]
+        means = np.full((len(layers), len(heads), n_segment, n_segment), np.nan, dtype=np.float32)
+        for (layer, head), sums in self.sums.items():
+            mean = sums / self.counts[layer, head][:, None]
+            means[layers.index(layer), heads.index(head)] = mean.numpy()
+        return means
 
 
 def sink_patches(weights: np.ndarray, positions: Sequence[int]) -> list[int]:

@@ -12,7 +12,11 @@ from attnscope.cli.model import model as of_model
 from attnscope.completion import completion
 from attnscope.errors import OptionError
 
-EXAMPLES = {command.replace("model minilm", "bert"): what for command, what in OF_MODEL.items()}
+EXAMPLES = {
+    command.replace("model minilm", "bert"): what
+    for command, what in OF_MODEL.items()
+    if "minilm" in command
+}
 
 Named = Annotated[
     str | None,

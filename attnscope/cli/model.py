@@ -42,6 +42,9 @@ EXAMPLES = {
     ),
     'attnscope model minilm --text "The cat sat." --steps': "the layer's attention, step by step",
     'attnscope model minilm --text "The cat sat." --top 3': "the strongest keys of each query",
+    "attnscope model my-llama --messages chat.json --by segment": (
+        "the parts of a chat that the answer reads"
+    ),
 }
 
 

@@ -165,13 +165,16 @@ class RowRecorder:
         queries = [i for i in range(self._position, self._position + n_Q) if i >= self.first_query]
         if not queries:
             return
-        of_rows = self._restricted(call, n_Q - len(queries))
-        if len(queries) == 1 and not self.eager and self._is_kept(of_rows, layer, queries[0]):
-            none = call.key.new_empty(0)
-            waiting = replace(of_rows, key=none, value=none, mask=None)
-            self._pending.setdefault(layer, []).append((queries[0], waiting))
-        else:
-            self._compute(of_rows, layer, queries)
+        at_once = max(1, AT_ONCE // call.key.shape[2])
+        for first in range(n_Q - len(queries), n_Q, at_once):
+            rows = range(first, min(first + at_once, n_Q))
+            of_rows = self._restricted(call, rows)
+            if len(queries) == 1 and not self.eager and self._is_kept(of_rows, layer, queries[0]):
+                none = call.key.new_empty(0)
+                waiting = replace(of_rows, key=none, value=none, mask=None)
+                self._pending.setdefault(layer, []).append((queries[0], waiting))
+            else:
+                self._compute(of_rows, layer, [self._position + row for row in rows])
 
     def see_returned(self, output: Any) -> None:
         """Record the rows of the weights that a model returned for all layers of this step.
@@ -219,29 +222,30 @@ class RowRecorder:
             self._compute(joined, layer, list(queries))
         self._pending.clear()
 
-    def _restricted(self, call: AttentionCall, first: int) -> AttentionCall:
-        """Return a call restricted to its queries from an index on, which hold no others in memory."""
-        n_Q, n_K = call.query.shape[2], call.key.shape[2]
-
-        def rows(x: torch.Tensor | None) -> torch.Tensor | None:
-            """Select the rows of what broadcasts to the scores."""
-            return x if x is None or x.dim() < 2 or x.shape[-2] != n_Q else x[..., first:, :]
-
+    def _restricted(self, call: AttentionCall, rows: range) -> AttentionCall:
+        """Return a call restricted to some of its queries, which hold no others in memory."""
         import torch
 
-        mask = rows(call.mask)
-        if call.mask is None and call.causal and n_Q - first > 1:
-            ones = torch.ones(n_Q - first, n_K, dtype=torch.bool, device=call.key.device)
-            mask = ones.tril(n_K - (n_Q - first))
+        n_Q, n_K = call.query.shape[2], call.key.shape[2]
+        part = slice(rows.start, rows.stop)
+
+        def selected(x: torch.Tensor | None) -> torch.Tensor | None:
+            """Select the rows of what broadcasts to the scores."""
+            return x if x is None or x.dim() < 2 or x.shape[-2] != n_Q else x[..., part, :]
+
+        mask = selected(call.mask)
+        if call.mask is None and call.causal and rows.start < n_Q - 1:  # the last query sees all keys
+            ones = torch.ones(len(rows), n_K, dtype=torch.bool, device=call.key.device)
+            mask = ones.tril(n_K - n_Q + rows.start)
         return replace(
             call,
-            query=call.query[:, :, first:].clone(),
-            output=call.output[:, first:].clone(),
+            query=call.query[:, :, part].clone(),
+            output=call.output[:, part].clone(),
             mask=mask,
             causal=False,
-            position_bias=rows(call.position_bias),
-            sinks=rows(call.sinks),
-            weights=None if call.weights is None else call.weights[:, :, first:],
+            position_bias=selected(call.position_bias),
+            sinks=selected(call.sinks),
+            weights=None if call.weights is None else call.weights[:, :, part],
         )
 
     def _is_kept(self, call: AttentionCall, layer: int, query: int) -> bool:
@@ -330,6 +334,7 @@ def write(
     n: int | None = None,
     answer: list[int] | None = None,
     reading: bool = False,
+    of_prompt: bool = False,
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
     eager: bool = False,
@@ -347,6 +352,7 @@ def write(
         answer: the ids of a given text, which the model is made to write; instead of `n`.
         reading: whether to record the row of each token's own query, which reads it, instead of the
             row that wrote it. The token that ends a text is not read, so it is left out.
+        of_prompt: whether to record the rows of the prompt's tokens, too: of their own queries.
         layers, heads: the indices that are recorded; None: all.
         eager: whether to take the weights that the model's own eager attention returns. In a model
             that returns them at the end, those of all layers are in memory at once.
@@ -373,9 +379,8 @@ def write(
             f" {most:,}.",
             hint=f"--generate {most - n_prompt}" if most > n_prompt else "a shorter text",
         )
-    recorder = RowRecorder(
-        name, model, stack, n_prompt - (not reading), consume, layers, heads, eager=eager
-    )
+    first_query = 0 if of_prompt else n_prompt - (not reading)
+    recorder = RowRecorder(name, model, stack, first_query, consume, layers, heads, eager=eager)
     log_probabilities: list[float] = []
     largest_logits: list[float] = []
     logits: list[torch.Tensor] = []

@@ -190,6 +190,16 @@ def chat(words: str = "From ten to two , in the reading room .", **more: Any) ->
     return made(prompt, written, segments, weights, **({"by_segment": True} | more))
 
 
+def rows_of_segments(**more: Any) -> Answer:
+    """Return the same chat with rows of segments, each of which reads those up to it."""
+    answer = chat(**more)
+    n = len(answer.segments)
+    drawn = np.random.default_rng(13).random((len(answer.layers), len(answer.heads), n, n))
+    visible = np.tril(drawn)
+    answer.segment_rows = (visible / visible.sum(3, keepdims=True)).astype(np.float32)
+    return answer
+
+
 def long(n_prompt: int = 8000, n_row: int = 200, **more: Any) -> Answer:
     """Return 200 words written after 8,000 tokens in 20 documents."""
     prompt = ["<s>", *[f" w{i % 977}" for i in range(n_prompt - 1)]]
@@ -235,6 +245,7 @@ def every_answer() -> dict[str, Answer]:
         "a picture by segment": one_picture(6, by_segment=True),
         "two pictures": two_pictures(),
         "a chat": chat(),
+        "segments of a chat": rows_of_segments(),
         "a chat without sums": chat(by_segment=False),
         "one head": one_head(),
         "cross": cross(),

@@ -8,12 +8,21 @@ import torch
 from answers.families import NAMES, loaded, picture
 from answers.writers import MESSAGES, whole_pass, writer
 from sweeps import swept
-from transformers import BertConfig, BertModel
+from transformers import (
+    BertConfig,
+    BertModel,
+    BloomConfig,
+    BloomForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import attnscope
+from attnscope.answers.heat import segment_shares
 from attnscope.answers.segments.of_pictures import read_pictures_and_text
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import AttnscopeError
+from attnscope.models import written_rows
 
 TEXT = "the cat sat . [1] the dog ran [2] the mat"
 LLAMA, TOKENIZER = writer()
@@ -90,6 +99,76 @@ def test_rows_of_a_text_are_those_of_a_whole_eager_pass(options):
     assert_equal(answer, rows)
     assert (answer.of_layers is not None) == ("page" in options)
     assert answer.by_segment == ("by" in options)
+
+
+def assert_rows_of_segments(answer, model, inputs):
+    """Whether the rows of segments are means of rows of one whole eager pass."""
+    weights = whole_pass(model, inputs, answer.ids)[0].numpy()[answer.layers][:, answer.heads]
+    assert answer.segment_rows.shape == (*weights.shape[:2], *[len(answer.segments)] * 2)
+    for i, of_queries in enumerate(answer.segments):
+        for j, of_keys in enumerate(answer.segments):
+            part = weights[:, :, of_queries.positions][..., of_keys.positions]
+            np.testing.assert_allclose(answer.segment_rows[:, :, i, j], part.sum(3).mean(2), atol=1e-6)
+    pooled = answer.segment_rows.mean((0, 1))
+    np.testing.assert_allclose(segment_shares(answer), pooled, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{"segments": "docs=[1],[2]"}, {"layers": "0,2", "heads": [1, 3], "page": True}], ids=str
+)
+def test_rows_of_segments_are_means_of_their_tokens_own_rows(options, monkeypatch):
+    answer = ask(rows="segments", **options)
+    assert answer.by_segment
+    assert_rows_of_segments(answer, LLAMA, prompt_of())
+    assert_equal(answer, rows_by_hand(LLAMA, prompt_of(), answer))
+    assert answer.queries[0] == answer.first
+    monkeypatch.setattr(written_rows, "AT_ONCE", 7 * len(answer.tokens))  # of one head, seven rows
+    blocks = ask(rows="segments", **options)
+    np.testing.assert_allclose(blocks.segment_rows, answer.segment_rows, atol=1e-6)
+    np.testing.assert_allclose(blocks.weights, answer.weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", swept(NAMES, default=["llava", "gemma3"]))
+def test_patches_are_queries_of_their_picture(name):
+    model, processor = loaded(name)
+    images = [picture(50, 37), picture(64, 32, seed=1)]
+    answer = attnscope.answer(
+        model, "what is?", image=images, processor=processor, generate=3, rows="segments"
+    )
+    checkpoint = find_model(model, processor=processor)
+    prompt = read_pictures_and_text(checkpoint, model.config, images, "what is?", None)
+    assert_rows_of_segments(answer, model, prompt.inputs)
+
+
+def test_rows_of_segments_come_from_eager_attention_where_the_registry_is_not_called():
+    torch.manual_seed(0)
+    config = BloomConfig(vocab_size=len(TOKENIZER), hidden_size=16, n_layer=2, n_head=2)
+    bloom = BloomForCausalLM(config).eval()
+    answer = attnscope.answer(bloom, TEXT, tokenizer=TOKENIZER, generate=3, rows="segments")
+    assert_rows_of_segments(answer, bloom, prompt_of())
+    assert any("eager attention" in notice for notice in answer.notices)
+
+
+def test_verify_compares_the_rows_of_segments_too():
+    answer = ask(rows="segments", verify=True)
+    [check] = answer.checks
+    assert check.ok
+    assert ask(rows="reading").segment_rows is None
+
+
+def test_maxima_of_segments_are_shares_of_their_sum():
+    answer = ask(rows="segments", pool="max", segments="docs=[1],[2]")
+    largest = answer.segment_rows.max((0, 1))
+    np.testing.assert_allclose(
+        segment_shares(answer), largest / largest.sum(1, keepdims=True), atol=1e-6
+    )
+
+
+def test_an_encoder_has_no_rows_of_segments_beside_the_answer():
+    config = T5Config(vocab_size=len(TOKENIZER), d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2)
+    config.decoder_start_token_id = 0
+    with pytest.raises(AttnscopeError, match="reads the prompt with its encoder"):
+        attnscope.answer(T5ForConditionalGeneration(config), TEXT, tokenizer=TOKENIZER, rows="segments")
 
 
 def test_tokens_and_log_probabilities_are_those_of_plain_generation():
@@ -190,6 +269,7 @@ def test_a_model_in_training_mode_answers_as_ever():
         ({"heads": [4]}, "head 4"),
         ({"layers": "a"}, "layers is 'a', but takes numbers"),
         ({"stack": "cross"}, r"stack cross of \w+ does not write"),
+        ({"query": 2, "rows": "segments"}, "query is a token, and rows segments shows segments"),
         ({"query": 2}, "there is no token 2 in the answer"),
         ({"query": "zebra"}, "'zebra' is not a token among the queries"),
         ({"generate": 300}, "tokens and 300 more make"),

@@ -7,10 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from answers.examples import chat, cross, every_answer, long, one_head, one_picture, two_pictures
+from answers.examples import (
+    chat,
+    cross,
+    every_answer,
+    long,
+    one_head,
+    one_picture,
+    rows_of_segments,
+    two_pictures,
+)
 
 from attnscope.answers.document import heading, segment_columns, strongest_head, token_columns
-from attnscope.answers.heat import density, grid_size, picture_shares, shares
+from attnscope.answers.heat import density, grid_size, picture_shares, segment_shares, shares
 from attnscope.document.markdown import markdown_document
 from attnscope.document.result import Check
 
@@ -113,6 +122,35 @@ def test_the_record_is_json_and_holds_every_row(name):
                 assert np.array_equal(np.float32(sums[layer, head]), answer.sums[i, j])
     else:
         assert record["sums"] is None
+    if answer.segment_rows is None:
+        assert record["segment_rows"] is record["segment_shares"] is None
+    else:
+        np.testing.assert_allclose(record["segment_shares"], answer.segment_rows.mean((0, 1)), atol=1e-6)
+        of_heads = np.float32([each["rows"] for each in record["segment_rows"]])
+        assert np.array_equal(of_heads.reshape(answer.segment_rows.shape), answer.segment_rows)
+
+
+def test_csv_has_a_row_for_each_two_segments():
+    answer = rows_of_segments()
+    rows = list(csv.DictReader("\n".join(answer.csv()).splitlines()))
+    names = [segment.name for segment in answer.segments]
+    assert [(row["query_segment"], row["segment"]) for row in rows] == [
+        (a, b) for a in names for b in names
+    ]
+    shares_of_rows = np.array([float(row["share"]) for row in rows]).reshape(len(names), -1)
+    np.testing.assert_allclose(shares_of_rows, segment_shares(answer), atol=1e-6)
+    sizes = {segment.name: str(segment.n_token) for segment in answer.segments}
+    assert all(row["n_query"] == sizes[row["query_segment"]] for row in rows)
+    assert all(row["n_token"] == sizes[row["segment"]] for row in rows)
+
+
+def test_markdown_has_the_share_of_each_two_segments():
+    answer = rows_of_segments()
+    lines = markdown_document(answer.document()).splitlines()
+    [start] = [i for i, line in enumerate(lines) if line.startswith("| segment | tokens | other |")]
+    [row] = [line for line in lines[start:] if line.startswith("| document 2 |")]
+    share = segment_shares(answer)[3]
+    assert row.split(" | ")[2:6] == [f"{100 * each:.1f} %" for each in share[:4]]
 
 
 def test_a_layer_without_numbers_is_written_as_such():

@@ -6,11 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from answers.examples import chat, every_answer, long, one_picture, two_pictures
+from answers.examples import (
+    chat,
+    every_answer,
+    long,
+    one_picture,
+    rows_of_segments,
+    two_pictures,
+)
 from rich.cells import cell_len
 
 from attnscope.answers.drawing import VEIL_COLOUR, segment_order, segment_styles, sink_cells, veiled
-from attnscope.answers.heat import density
+from attnscope.answers.heat import density, segment_shares
 from attnscope.document.console import Terminal
 from attnscope.document.terminal import print_document
 
@@ -162,3 +169,22 @@ def test_hostile_names_stay_text():
         text = printed(replace(answer, segments=names, pictures=pictures, by_segment=by_segment))
         assert "\x1b" not in text
         assert "\u202e" not in text
+
+
+def test_bars_of_segments_have_the_widths_of_their_shares():
+    answer = rows_of_segments()
+    text = plain(printed(answer, 120, "truecolor"))
+    lines = [line for line in text.splitlines() if line.startswith(("document 1 ", "user "))]
+    [of_document, of_user] = [line for line in lines if "×" not in line]
+    share = segment_shares(answer)
+    found = [int(number) for number in re.findall(r"\d+", of_document.removeprefix("document 1"))]
+    assert found == [round(100 * each) for each in share[2, :3]]
+    assert [int(number) for number in re.findall(r"\d+", of_user)] == [
+        round(100 * x) for x in share[5, :6]
+    ]
+
+
+def test_the_legend_of_bars_of_segments_has_no_means():
+    last = plain(printed(rows_of_segments(), 120, "truecolor")).rstrip().splitlines()[-1]
+    assert "document 3" in last
+    assert "%" not in last

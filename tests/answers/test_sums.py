@@ -88,6 +88,25 @@ def test_sums_over_segments_are_those_of_a_loop():
                     assert value == pytest.approx(expected, abs=1e-6)
 
 
+def test_rows_of_segments_are_means_over_their_queries():
+    """Only the answer has queries here: position 7 is in no segment, the others are in the answer."""
+    sums = RowSums(FIRST + 1, N_ROW, N_K, SEGMENTS, "mean", of_segments=True)
+    for rows in some_rows():
+        sums.add(rows)
+    means = sums.segment_rows.numbers()
+    arrays = whole_rows()
+    for i, layer in enumerate(HEADS):
+        for head in range(4):
+            assert np.isnan(means[i, head, :2]).all()
+            if head not in HEADS[layer]:
+                assert np.isnan(means[i, head]).all()
+                continue
+            for column, segment in enumerate(SEGMENTS):
+                keys = [key for key in segment.positions if key < N_K]
+                values = [arrays[layer, head][row, keys].sum() for row in (1, 2)]
+                assert means[i, head, 2, column] == pytest.approx(sum(values) / 2, abs=1e-6)
+
+
 def test_the_order_in_which_rows_arrive_does_not_matter():
     sums = RowSums(FIRST, N_ROW, N_K, SEGMENTS, "mean", of_layers=True)
     for rows in reversed([*some_rows()]):

@@ -8,11 +8,11 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from answers.examples import chat, long, one_picture, two_pictures, with_layers
+from answers.examples import chat, long, one_picture, rows_of_segments, two_pictures, with_layers
 from PIL import Image
 
 import attnscope.answers.page
-from attnscope.answers.heat import density, shares
+from attnscope.answers.heat import density, segment_shares, shares
 from attnscope.answers.page import answer_page
 from attnscope.errors import SizeError
 
@@ -266,6 +266,25 @@ def test_bars_and_segments_are_the_shares(opened):
     assert cells[0] == "18"
     assert float(cells[2].split()[0]) == pytest.approx(100 * shares(answer)[2, 3], abs=0.06)
     assert "document 2 76.8 %" in page.locator("#bars button").nth(2).get_attribute("aria-label")
+
+
+@pytest.mark.sweep
+def test_bars_of_segments_are_the_shares_of_segments(opened):
+    answer = rows_of_segments()
+    page = opened(answer, width=390)
+    bars = page.locator("#segment-bars li")
+    assert bars.locator(".label").all_inner_texts() == [segment.name for segment in answer.segments]
+    widths = page.evaluate(
+        """[...document.querySelectorAll("#segment-bars .stack")].map((stack) =>
+        [...stack.children].map((part) => part.getBoundingClientRect().width / stack.clientWidth))"""
+    )
+    share = segment_shares(answer)
+    for own, expected in zip(widths, share, strict=True):
+        assert own == pytest.approx(expected[expected > 0].tolist(), abs=0.01)
+    said = bars.nth(2).locator(".unseen").text_content()
+    assert f"system {100 * share[2, 1]:.1f} %" in said
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert opened(chat()).locator("#between").count() == 0
 
 
 @pytest.mark.few(2)

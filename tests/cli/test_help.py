@@ -1,5 +1,6 @@
 """The help: the common options of a command with examples, or all options."""
 
+import json
 import re
 import shlex
 import shutil
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from answers.writers import MESSAGES, writer
 from models.planted import save_gpt2
 from typer.core import TyperOption
 
@@ -163,6 +165,10 @@ def files(tmp_path, monkeypatch, minilm):
     )
     transformers.LlamaForCausalLM(llama).save_pretrained("llama")
     shutil.copy("llama/config.json", "config.json")
+    model, tokenizer = writer()
+    model.save_pretrained("my-llama")
+    tokenizer.save_pretrained("my-llama")
+    Path("chat.json").write_text(json.dumps(MESSAGES))
     Path("texts.txt").write_text("The cat sat.\nA dog ran.\n")
     save_gpt2(Path("gpt2"))
     Path("needles.jsonl").write_text(

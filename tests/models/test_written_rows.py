@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfi
 
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError, OptionError
+from attnscope.models import written_rows
 from attnscope.models.attention_hook import AttentionCall
 from attnscope.models.written_rows import RowRecorder, UnexplainedWeightsError, write
 
@@ -95,11 +96,12 @@ def whole_pass(model, ids, stack="self"):
     return dict(zip(layers, weights, strict=True)), output.logits[0].log_softmax(-1)
 
 
-def assert_rows_are_eager_s(model, text, rows, stack="self", *, reading=False):
+def assert_rows_are_eager_s(model, text, rows, stack="self", *, reading=False, of_prompt=False):
     weights, log_probabilities = whole_pass(model, text.ids, stack)
     first = N_PROMPT if stack == "self" else 1
     assert text.first == first
     queries = [*range(first - (not reading), first - (not reading) + len(text.ids))]
+    queries = [*range(queries[0]), *queries] if of_prompt else queries
     n_head = {layer: each.shape[1] for layer, each in weights.items()}
     expected = {(layer, head, q) for layer in n_head for head in range(n_head[layer]) for q in queries}
     assert {key for key in rows if key[2] in queries} == expected
@@ -126,6 +128,18 @@ def test_rows_are_those_of_a_whole_eager_pass(name, stack, reading):
     text, rows = rows_of(model, stack, n=N, reading=reading)
     assert len(text.ids) == N
     assert_rows_are_eager_s(model, text, rows, stack, reading=reading)
+
+
+@pytest.mark.parametrize(
+    "at_once", swept([1, 3 * N_PROMPT, written_rows.AT_ONCE], default=[3 * N_PROMPT])
+)
+@pytest.mark.parametrize("name", swept(SELF, default=["llama", "gemma3_text", "gpt_oss"]))
+def test_rows_of_the_prompt_are_those_of_a_whole_eager_pass(name, at_once, monkeypatch):
+    """A few rows at a time, or one, or all."""
+    monkeypatch.setattr(written_rows, "AT_ONCE", at_once)
+    model = a_model(name)
+    text, rows = rows_of(model, n=N, reading=True, of_prompt=True)
+    assert_rows_are_eager_s(model, text, rows, reading=True, of_prompt=True)
 
 
 @pytest.mark.parametrize("window", swept(range(N_PROMPT - 1, N_PROMPT + N + 2), default=[14]))

@@ -1,7 +1,8 @@
 """A tiny model, with a processor, of each family that reads pictures: built once, from fixed seeds.
 
-torchvision, which processors of videos need, may be missing. Then processors have pillow's code for
-pictures and no part for videos, and `family` leaves out what only transformers' own loader would need.
+torchvision, which processors of videos need, may be missing, as in the default run. Then processors have
+pillow's code for pictures and no part for videos, and `family` leaves out what only transformers' own
+loader would need. CI runs the tests of pictures with torchvision, too, and those with the mark `videos`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from answers.families import NAMES, loaded, picture
+from answers.families import NAMES, VIDEO_NAMES, loaded, picture
 from answers.writers import MESSAGES, whole_pass, writer
 from sweeps import swept
 from transformers import (
@@ -78,6 +78,20 @@ def test_rows_over_pictures_are_those_of_a_whole_eager_pass(name, rows):
     for each in answer.pictures:
         [segment] = [part for part in answer.segments if part.name == each.name]
         assert {patch.position for patch in each.patches} <= set(segment.positions)
+
+
+@pytest.mark.videos
+@pytest.mark.parametrize("name", VIDEO_NAMES)
+def test_rows_over_a_video_are_those_of_a_whole_eager_pass(name):
+    model, processor = loaded(name)
+    frames = [picture(48, 40, seed=i) for i in range(4)]
+    answer = attnscope.answer(
+        model, "what is?", video=[frames], processor=processor, generate=5, page=True
+    )
+    checkpoint = find_model(model, processor=processor)
+    prompt = read_pictures_and_text(checkpoint, model.config, [], "what is?", None, videos=[frames])
+    assert "video 1" in [each.name for each in answer.segments]
+    assert_equal(answer, rows_by_hand(model, prompt.inputs, answer))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import FileError, OptionError, first_line, is_out_of_memory
+from attnscope.errors import FileError, OptionError, class_name, first_line
 from attnscope.models.tokenize import open_picture
 from attnscope.process.files import refuse_pipe
 
@@ -44,12 +44,11 @@ def open_video(video: Any) -> Video:
 
     Args:
         video: a list of pictures, files or images of pillow; an array, `n_frame height width 3`, of
-            numbers to 255; or a file: an animated .gif, .png or .webp, or what a decoder that is
-            installed can read.
+            numbers to 255; or a file: an animated .gif, .png or .webp, or what PyAV can decode.
 
     Raises:
         FileError: a file cannot be read.
-        OptionError: it has no frames, or frames of several sizes.
+        OptionError: it is neither of these, or has no frames, or frames of several sizes.
     """
     if isinstance(video, (str, Path)):
         read = _of_file(Path(video))
@@ -57,8 +56,13 @@ def open_video(video: Any) -> Video:
         from PIL import Image
 
         read = Video([Image.fromarray(frame).convert("RGB") for frame in video])
-    else:
+    elif isinstance(video, (list, tuple)):
         read = Video([open_picture(frame) for frame in video])
+    else:
+        raise OptionError(
+            f"a video is a file, an array or a list of frames, but this is a {class_name(video)}.",
+            hint="video=[[frame, …]]",
+        )
     sizes = sorted({frame.size for frame in read.frames})
     if len(sizes) != 1:
         has = "no frames" if not sizes else "frames of several sizes: "
@@ -68,7 +72,7 @@ def open_video(video: Any) -> Video:
 
 
 def _of_file(path: Path) -> Video:
-    """Read a file: with pillow if it is an animated picture, or else with transformers' decoders."""
+    """Read a file: with pillow if it is an animated picture, or else with PyAV."""
     from PIL import Image, ImageSequence, UnidentifiedImageError
 
     refuse_pipe(path)
@@ -84,17 +88,20 @@ def _of_file(path: Path) -> Video:
 
 
 def _decoded(path: Path) -> Video:
+    """Decode a file with FFmpeg's decoders in PyAV, which count its frames in every container."""
     try:
-        from transformers.video_utils import load_video
-
-        array, metadata = load_video(str(path))  # type: ignore[arg-type]
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
+        import av
+    except ImportError as error:
         raise FileError(
-            f"{path} cannot be decoded as a video: {first_line(error).rstrip('.')}.",
-            hint="a .gif file; or pip install av",
+            f"{path} needs PyAV, which decodes videos and is not installed here.",
+            hint="pip install 'attnscope[video]'; or a .gif file",
         ) from error
-    from PIL import Image
-
-    return Video([Image.fromarray(frame) for frame in array], metadata.fps)
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise FileError(f"{path} has no video in it.")
+            stream = container.streams.video[0]
+            frames = [frame.to_image() for frame in container.decode(stream)]
+            return Video(frames, float(stream.average_rate) if stream.average_rate else None)
+    except av.FFmpegError as error:
+        raise FileError(f"{path} cannot be decoded as a video: {first_line(error)}.") from error

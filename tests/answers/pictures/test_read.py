@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from copy import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from answers.families import (
     HAS_VIDEOS,
     NAMES,
     TEXT,
-    VIDEO_NAMES,
     VISION,
     family,
     id_of,
@@ -203,7 +202,7 @@ def test_a_folder_has_its_processor(name):
 
 
 @pytest.mark.skipif(HAS_VIDEOS, reason="torchvision is installed")
-def test_a_processor_that_needs_torchvision_says_so():
+def test_without_torchvision_a_processor_that_needs_it_says_so():
     checkpoint = find_checkpoint(family("smolvlm"))
     with pytest.raises(ModelError, match="needs torchvision, not installed") as error:
         read_pictures(checkpoint, load_config(checkpoint), [picture(40, 30)], "what is?")
@@ -365,52 +364,27 @@ def test_a_processor_of_qwen_that_merges_other_patches_than_the_model_is_refused
         encode(other, model.config, "<|image_pad|>what is?", [picture(64, 64)])
 
 
-videos = pytest.mark.skipif(not HAS_VIDEOS, reason="torchvision and num2words are not installed")
-
-
-@videos
-@pytest.mark.parametrize("name", VIDEO_NAMES)
-def test_a_pixel_of_a_frame_moves_the_tokens_of_its_step_and_cell(name):
-    frames = [picture(48, 40, seed=i) for i in range(4)]
-    before = read(name, [], [frames])
-    per_step = 2 if name.startswith("qwen") else 1
-    names = [f"video 1, frame {i + 1}" for i in range(0, 4, per_step)]
-    assert [each.name for each in before.pictures] == names
-    assert [each.name for each in before.segments] == ["video 1"]
-    for index in (0, 3):
-        found = before.pictures[index // per_step]
-        assert found.image.tobytes() == frames[index - index % per_step].tobytes()
-        for patch in (found.patches[0], found.patches[-1]):
-            left, top, right, bottom = map(round, patch.box)
-            box = (left + 7, top + 7, right - 7, bottom - 7)
-            other = [changed(each, box) if i == index else each for i, each in enumerate(frames)]
-            far = moves(name, before, read(name, [], [other]))
-            assert far[patch.position] == 1
-            assert {i for i, share in enumerate(far) if share > 0.05} == {patch.position}
-
-
-@videos
-def test_an_animated_picture_is_a_video(tmp_path):
-    frames = [picture(48, 40, seed=i) for i in range(4)]
-    path = tmp_path / "frames.png"
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=500)
-    prompt = read("qwen2_vl", [picture(32, 32)], [path])
-    assert [each.name for each in prompt.pictures] == [
-        "picture 1",
-        "video 1, frame 1",
-        "video 1, frame 3",
-    ]
-    assert prompt.pictures[2].image.tobytes() == frames[2].tobytes()
-
-
 def test_a_family_without_videos_refuses_them():
     with pytest.raises(ModelError, match="reads no videos that attnscope knows"):
         read("llava", [], [[picture(40, 30)]])
 
 
-def test_frames_of_several_sizes_are_refused(tmp_path: Path):
+def test_frames_of_several_sizes_are_refused():
     with pytest.raises(OptionError, match="frames of several sizes: 40×30, 50×30"):
         read("qwen2_vl", [], [[picture(40, 30), picture(50, 30)]])
-    (tmp_path / "film.mp4").write_bytes(b"not a film")
-    with pytest.raises(FileError, match="cannot be decoded as a video"):
+
+
+def test_a_frame_alone_is_not_a_video():
+    with pytest.raises(OptionError, match="a list of frames, but this is a Image") as error:
+        read("qwen2_vl", [], [picture(40, 30)])
+    assert error.value.hint == "video=[[frame, …]]"
+
+
+def test_a_video_without_a_decoder_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    (tmp_path / "film.mp4").write_bytes(b"a film")
+    with pytest.raises(
+        FileError, match="needs PyAV, which decodes videos and is not installed"
+    ) as error:
         read("qwen2_vl", [], [tmp_path / "film.mp4"])
+    assert error.value.hint == "pip install 'attnscope[video]'; or a .gif file"

@@ -12,7 +12,7 @@ from attnscope.units import counted
 
 def with_placeholders(
     model: str, processor: Any, config: Any, text: str, n_picture: int, n_video: int
-) -> str:
+) -> tuple[str, list[str]]:
     """Put placeholders into a text that has none.
 
     A chat template with parts for pictures writes them into the user's message, and begins the answer.
@@ -25,6 +25,9 @@ def with_placeholders(
         text: the text. If it has placeholders, it stays as it is.
         n_picture, n_video: how many pictures and videos there are.
 
+    Returns:
+        The text with placeholders, and a notice if there is a chat template that is of no use for it.
+
     Raises:
         OptionError: it has placeholders, but not as many as there are pictures and videos.
         ModelError: the model reads no videos, or its processor names no placeholder.
@@ -32,7 +35,7 @@ def with_placeholders(
     numbers = {"picture": n_picture, "video": n_video}
     if order_of(processor, text):
         check_placeholders(model, processor, text, n_picture, n_video)
-        return text
+        return text, []
     placeholders = {kind: _placeholder(processor, kind) for kind, n in numbers.items() if n}
     for kind, placeholder in placeholders.items():
         if placeholder is None:
@@ -40,10 +43,18 @@ def with_placeholders(
     templated = _templated(processor, text, n_picture, n_video)
     expected = ["picture"] * n_picture + ["video"] * n_video
     if templated is not None and sorted(order_of(processor, templated)) == sorted(expected):
-        return templated
+        return templated, []
     family = picture_family(config)
     before, behind = family.around if family else ("", "")
-    return "".join(f"{before}{placeholders[kind]}{behind}" for kind in expected) + text
+    notices = []
+    if getattr(processor, "chat_template", None):
+        kinds = " and ".join(f"{kind}s" for kind, n in numbers.items() if n)
+        notices.append(
+            f"the chat template of {model} writes no placeholders for {kinds}: they stand before the"
+            " text, without the template."
+        )
+    placed = "".join(f"{before}{placeholders[kind]}{behind}" for kind in expected)
+    return placed + text, notices
 
 
 def check_placeholders(model: str, processor: Any, text: str, n_picture: int, n_video: int) -> None:

@@ -64,8 +64,11 @@ def read_pictures(
     opened = [open_picture(picture) for picture in pictures]
     read = [open_video(video) for video in videos]
     processor = load_processor(checkpoint)
-    text = with_placeholders(checkpoint.name, processor, config, text, len(opened), len(read))
-    return encode(processor, config, text, opened, read, grid=grid, name=checkpoint.name)
+    name = checkpoint.name
+    text, notices = with_placeholders(name, processor, config, text, len(opened), len(read))
+    prompt = encode(processor, config, text, opened, read, grid=grid, name=name)
+    prompt.notices += notices
+    return prompt
 
 
 def encode(
@@ -93,7 +96,7 @@ def encode(
     name = name or str(getattr(config, "_name_or_path", "") or config.model_type)
     check_family(name, config, grid, videos)
     opened = [open_picture(picture) for picture in pictures]
-    read = [video if isinstance(video, Video) else open_video(video) for video in videos]
+    read = [open_video(video) for video in videos]
     check_placeholders(name, processor, text, len(opened), len(read))
     of = processed(name, processor, config, text, opened, read)
     ids = of.inputs["input_ids"][0].tolist()
@@ -106,7 +109,14 @@ def encode(
     prompt = Prompt(of.inputs, tokens, tokenizer=processor.tokenizer, spelled=of.text)
     of_family = picture_family(config) or PictureFamily(_of_grid(grid))
     for visual in _visuals(of, of_family, order_of(processor, text), opened, read, ids):
-        _add(prompt, visual, of_family)
+        _add(prompt, visual, config)
+    metadata = of.videos.returned.get("video_metadata", [])
+    for number, (video, each) in enumerate(zip(read, metadata, strict=True), 1):
+        if video.fps is None and each.fps is not None:
+            prompt.notices.append(
+                f"video {number} does not say how many frames a second has: its processor takes"
+                f" {each.fps:g}."
+            )
     return prompt
 
 
@@ -242,7 +252,7 @@ def _runs_of(positions: list[int]) -> list[int]:
     return lengths
 
 
-def _add(prompt: Prompt, visual: Visual, of_family: PictureFamily) -> None:
+def _add(prompt: Prompt, visual: Visual, config: Any) -> None:
     """Add the segment, the patches and the labels of a picture or a video to a prompt."""
     is_video = visual.name.startswith("video")
     for token, position in zip(visual.tokens, visual.positions, strict=True):
@@ -250,8 +260,8 @@ def _add(prompt: Prompt, visual: Visual, of_family: PictureFamily) -> None:
         frame = f", frame {visual.numbers[token.frame]}" if is_video else ""
         label = f"{visual.name}{frame}{part}: {token.label}"
         prompt.tokens[position] = Token(label, special=token.box is None)
-    first, end = _whole_run(prompt.tokens, visual.positions, of_family)
-    prompt.segments.append(Segment(visual.name, ((first, end),)))
+    whole = with_marks(prompt.tokens, visual.positions, config)
+    prompt.segments.append(Segment(visual.name, (whole,)))
     for index in sorted({token.frame for token in visual.tokens}):
         patches = tuple(
             Patch(position, token.box, token.part)
@@ -264,9 +274,17 @@ def _add(prompt: Prompt, visual: Visual, of_family: PictureFamily) -> None:
         prompt.pictures.append(PatchedPicture(name, image, patches, lost))
 
 
-def _whole_run(tokens: list[Token], positions: list[int], of_family: PictureFamily) -> tuple[int, int]:
-    """Return the first position of a picture, and the end, with the tokens that open and close it."""
-    first, end = positions[0], positions[-1] + 1
+def with_marks(tokens: list[Token], positions: Sequence[int], config: Any) -> tuple[int, int]:
+    """Return first and end of a picture or video, with the tokens that open and close it.
+
+    Args:
+        tokens: those of the prompt.
+        positions: those of the picture or video, with or without these tokens.
+        config: the model's configuration.
+    """
+    first, end = min(positions), max(positions) + 1
+    if (of_family := picture_family(config)) is None:
+        return first, end
     for pattern in of_family.opening:
         if first > 0 and re.fullmatch(pattern, tokens[first - 1].text):
             first -= 1

@@ -44,12 +44,15 @@ def open_video(video: Any) -> Video:
 
     Args:
         video: a list of pictures, files or images of pillow; an array, `n_frame height width 3`, of
-            numbers to 255; or a file: an animated .gif, .png or .webp, or what PyAV can decode.
+            numbers to 255; or a file: an animated .gif, .png or .webp, or what PyAV can decode. One
+            that was read before stays as it is.
 
     Raises:
         FileError: a file cannot be read.
         OptionError: it is neither of these, or has no frames, or frames of several sizes.
     """
+    if isinstance(video, Video):
+        return video
     if isinstance(video, (str, Path)):
         read = _of_file(Path(video))
     elif hasattr(video, "shape"):

@@ -91,7 +91,7 @@ def _read_pictures(checkpoint: Checkpoint, config: Any, chat: Chat, segments: An
     found, notices = render_chat(chat, processor, name)
     owners, more = owners_of_chat(found, segments)
     prompt = encode(processor, config, found.text, pictures, videos, name=name)
-    join(prompt, processor, name, found.text, owners)
+    join(prompt, processor, config, name, found.text, owners)
     prompt.notices += notices + more
     return prompt
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.pictures.placeholders import placeholders_of, with_placeholders
-from attnscope.answers.pictures.read import check_family, encode
+from attnscope.answers.pictures.read import check_family, encode, with_marks
 from attnscope.answers.prompt import Prompt, Segment, spans_of
 from attnscope.answers.segments.of_text import notices_without_tokens, owners_of_text
 from attnscope.answers.segments.of_tokens import encode_with_ranges, segments_of
@@ -49,7 +49,7 @@ def read_pictures_and_text(
     check_family(checkpoint.name, config, grid, videos)
     opened, read = [open_picture(each) for each in pictures], [open_video(each) for each in videos]
     processor, name = load_processor(checkpoint), checkpoint.name
-    whole = with_placeholders(name, processor, config, text, len(opened), len(read))
+    whole, notices = with_placeholders(name, processor, config, text, len(opened), len(read))
     owners = ["template"] * len(whole)
     if whole.count(text) == 1:
         first = whole.index(text)
@@ -61,19 +61,22 @@ def read_pictures_and_text(
             hint="a longer text",
         )
     prompt = encode(processor, config, whole, opened, read, grid=grid, name=name)
-    join(prompt, processor, name, whole, owners)
+    join(prompt, processor, config, name, whole, owners)
+    prompt.notices += notices
     return prompt
 
 
-def join(prompt: Prompt, processor: Any, name: str, text: str, owners: list[str]) -> None:
+def join(prompt: Prompt, processor: Any, config: Any, name: str, text: str, owners: list[str]) -> None:
     """Add to the segments of pictures those of the text around them.
 
     A processor writes many tokens in place of a placeholder, and may add some at the beginning and the
-    end. The characters between placeholders stay as they are, which is how they are found.
+    end. The characters between placeholders stay as they are, which is how they are found. All that is
+    written in place of a video's, such as the time stamps of frames, belongs to the video.
 
     Args:
         prompt: the prompt, as `encode` returns it.
         processor: the model's processor.
+        config: its configuration.
         name: the model's name, for errors.
         text: the text before the processor wrote image tokens.
         owners: the name of the segment of each of its characters.
@@ -85,10 +88,51 @@ def join(prompt: Prompt, processor: Any, name: str, text: str, owners: list[str]
     marks = re.compile("|".join(map(re.escape, placeholders_of(processor))))
     borders = [(0, 0), *(found.span() for found in marks.finditer(text)), (len(text), len(text))]
     kept = [(one[1], other[0]) for one, other in pairwise(borders)]
-    parts = [re.escape(text[first:end]) for first, end in kept]
+    places = _places([text[first:end] for first, end in kept], spelled, name)
+    ids = prompt.inputs["input_ids"][0].tolist()
+    for special in (True, False):
+        result, ranges = encode_with_ranges(processor.tokenizer, spelled, name, special=special)
+        if list(result["input_ids"]) == ids:
+            break
+    else:
+        raise ModelError(
+            f"the processor of {name} makes other tokens than its tokenizer, so segments are not known."
+        )
+    of_spelled = ["template"] * len(spelled)
+    for (first, end), (begin, stop) in zip(kept, places, strict=True):
+        of_spelled[begin:stop] = owners[first:end]
+    end = places[0][1]
+    for segment, (begin, stop) in zip(prompt.segments, places[1:], strict=True):
+        if begin == stop:  # with no text between two placeholders, that place is not known
+            begin = stop = ranges[segment.positions[-1]][1]
+        if segment.name.startswith("video"):
+            of_spelled[end:begin] = [segment.name] * (begin - end)
+        end = stop
+    found, without = segments_of(of_spelled, ranges, "template")
+    written = {segment.name: segment.positions for segment in found}
+    prompt.segments = [
+        Segment(each.name, (with_marks(prompt.tokens, [*each.positions, *written[each.name]], config),))
+        if each.name.startswith("video") and each.name in written
+        else each
+        for each in prompt.segments
+    ]
+    pictured = {i for segment in prompt.segments for i in segment.positions}
+    for segment in found:
+        if spans := _without(segment, pictured):
+            prompt.segments.append(Segment(segment.name, spans))
+    prompt.segments.sort(key=lambda segment: segment.spans[0])
+    prompt.notices += notices_without_tokens(without)
+
+
+def _places(parts: list[str], spelled: str, name: str) -> list[tuple[int, int]]:
+    """Return where the parts of a text stand in a longer one, with something between each two.
+
+    Raises:
+        ModelError: they do not, or not at a single place.
+    """
     lazy, greedy = (
         re.fullmatch(
-            f"(.*{mode})" + f"(.+{mode})".join(f"({part})" for part in parts) + f"(.*{mode})",
+            f"(.*{mode})" + f"(.+{mode})".join(f"({re.escape(part)})" for part in parts) + f"(.*{mode})",
             spelled,
             re.DOTALL,
         )
@@ -105,25 +149,7 @@ def join(prompt: Prompt, processor: Any, name: str, text: str, owners: list[str]
             " it, so its segments are not known.",
             hint="no --segments and no --messages" if places else None,
         )
-    of_spelled = ["template"] * len(spelled)
-    for (first, end), (begin, stop) in zip(kept, places, strict=True):
-        of_spelled[begin:stop] = owners[first:end]
-    ids = prompt.inputs["input_ids"][0].tolist()
-    for special in (True, False):
-        result, ranges = encode_with_ranges(processor.tokenizer, spelled, name, special=special)
-        if list(result["input_ids"]) == ids:
-            break
-    else:
-        raise ModelError(
-            f"the processor of {name} makes other tokens than its tokenizer, so segments are not known."
-        )
-    found, without = segments_of(of_spelled, ranges, "template")
-    pictured = {i for segment in prompt.segments for i in segment.positions}
-    for segment in found:
-        if spans := _without(segment, pictured):
-            prompt.segments.append(Segment(segment.name, spans))
-    prompt.segments.sort(key=lambda segment: segment.spans[0])
-    prompt.notices += notices_without_tokens(without)
+    return places
 
 
 def _without(segment: Segment, positions: set[int]) -> tuple[tuple[int, int], ...]:

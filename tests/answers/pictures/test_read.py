@@ -26,6 +26,7 @@ from answers.pictures.pixels import changed, embeddings, moves, overlaps, read
 from PIL import Image
 from sweeps import swept
 
+import attnscope
 from attnscope.answers.pictures.read import encode, read_pictures
 from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.checkpoints.loaded import find_model
@@ -170,11 +171,22 @@ def test_a_chat_template_writes_the_placeholders():
     assert text.endswith("<|vision_end|>what is?<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_a_chat_template_without_pictures_leaves_them_before_the_text():
+def test_a_chat_template_without_pictures_leaves_them_before_the_text_and_says_so():
     processor = copy(loaded("llava")[1])
     processor.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
     prompt = read_with("llava", processor, [picture(40, 30)])
     assert [token.text for token in prompt.tokens][:2] == ["<s>", "picture 1: 1, 1"]
+    notice = (
+        "the chat template of LlavaForConditionalGeneration writes no placeholders for pictures: they"
+        " stand before the text, without the template."
+    )
+    assert prompt.notices == [notice]
+    answer = attnscope.answer(
+        loaded("llava")[0], "what?", image=picture(40, 30), processor=processor, generate=1
+    )
+    assert notice in answer.notices
+    assert read("llava", [picture(40, 30)]).notices == []  # whose processor has no template
+    assert read("qwen2_vl", [picture(40, 30)]).notices == []
 
 
 def test_a_rendered_chat_does_not_get_a_second_token_of_its_beginning():

@@ -124,7 +124,7 @@ def processor_with(kind: str, images: Any, text: Any, **settings: Any) -> Any:
     else:
         made = getattr(transformers, kind)
     videos = {"SmolVLM": "SmolVLM", "InternVL": "InternVL", "Qwen3VL": "Qwen3VL"}
-    videos |= {"Qwen2VL": "Qwen2VL", "Qwen2_5_VL": "Qwen2VL"}
+    videos |= {"LlavaOnevision": "LlavaOnevision", "Qwen2VL": "Qwen2VL", "Qwen2_5_VL": "Qwen2VL"}
     of_videos = videos.get(kind.removesuffix("Processor"))
     if of_videos is None:
         return made(image_processor=images, tokenizer=text, **settings)
@@ -197,6 +197,32 @@ def llava_next() -> tuple[Any, Any]:
         patch_size=8,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
+    )
+
+
+@a_family
+def llava_onevision() -> tuple[Any, Any]:
+    """A limit of two tiles, so that three or four are interpolated."""
+    limit = "anyres_max_2"
+    config = transformers.LlavaOnevisionConfig(
+        vision_config=transformers.SiglipVisionConfig(**VISION),
+        text_config=transformers.Qwen2Config(**TEXT),
+        image_token_index=id_of("<image>"),
+        video_token_index=id_of("<video>"),
+        image_grid_pinpoints=[[32, 32], *PINPOINTS],
+        vision_aspect_ratio=limit,
+    )
+    images = transformers.LlavaOnevisionImageProcessor(
+        size={"height": 32, "width": 32}, image_grid_pinpoints=[[32, 32], *PINPOINTS]
+    )
+    return transformers.LlavaOnevisionForConditionalGeneration(config), processor_with(
+        "LlavaOnevisionProcessor",
+        images,
+        tokenizer(image_token="<image>", video_token="<video>"),
+        num_image_tokens=16,
+        vision_feature_select_strategy="full",
+        vision_aspect_ratio=limit,
+        chat_template=CHAT.replace("IMAGE", "<image>\n").replace("VIDEO", "<video>\n"),
     )
 
 
@@ -385,7 +411,7 @@ def pixtral() -> tuple[Any, Any]:
 NAMES = list(FAMILIES)
 """The families, by the names of `family`."""
 
-VIDEO_NAMES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "internvl"]
+VIDEO_NAMES = ["llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "internvl"]
 """Those that read videos, too: only where `HAS_VIDEOS`."""
 
 

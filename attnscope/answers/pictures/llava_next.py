@@ -1,9 +1,14 @@
-"""LLaVA-NeXT: a grid over the whole picture, then one over its tiles without their padding."""
+"""LLaVA-NeXT, LLaVA-OneVision: a grid over the whole picture, and one over its tiles without padding."""
 
 from __future__ import annotations
 
+from math import ceil, sqrt
+
 from attnscope.answers.pictures.image_tokens import ImageToken, grid_of_tokens, within
 from attnscope.answers.pictures.processed import Processed
+
+Span = tuple[int, int]
+"""The first of the rows of patches that a row of tokens reads, and the end (exclusive); or columns."""
 
 
 def llava_next(of: Processed, index: int) -> list[list[ImageToken]]:
@@ -15,6 +20,69 @@ def llava_next(of: Processed, index: int) -> list[list[ImageToken]]:
 
     Source: Liu et al. 2024, "LLaVA-NeXT", section "Dynamic High Resolution"; transformers'
     `pack_image_features` and `unpad_image`, whose rounding is repeated here.
+    """
+    return _whole_and_tiles(of, index, None)
+
+
+def llava_onevision(of: Processed, index: int) -> list[list[ImageToken]]:
+    """Return the tokens of a picture in LLaVA-OneVision: as in LLaVA-NeXT, but not more than the limit.
+
+    A grid of many tiles is made smaller by bilinear interpolation, in which a token reads up to two
+    patches in each direction.
+
+    Source: Li et al. 2024, "LLaVA-OneVision", "Higher AnyRes"; transformers'
+    `pack_image_features`.
+    """
+    name = of.config.vision_aspect_ratio
+    if not name.startswith("anyres_max_") or name != of.processor.vision_aspect_ratio:
+        raise of.refused(
+            f"vision_aspect_ratio is {of.processor.vision_aspect_ratio} in its processor, and {name} in"
+            " the model"
+        )
+    return _whole_and_tiles(of, index, int(name.removeprefix("anyres_max_")))
+
+
+def llava_onevision_video(of: Processed, index: int) -> list[list[ImageToken]]:
+    """Return the tokens of a video in LLaVA-OneVision: a grid over each frame, half as fine, and an end.
+
+    Source: as `llava_onevision`; transformers' `apply_pooling`.
+    """
+    vision, (size, n_frame) = of.config.vision_config, of.clips[index]
+    side = vision.image_size // vision.patch_size
+    if tuple(of.inputs["pixel_values_videos"].shape[-2:]) != (vision.image_size, vision.image_size):
+        raise of.refused(f"its frames are not of {vision.image_size}×{vision.image_size} pixels")
+    spans = interpolated(side, ceil(side / 2))
+    x_scale, y_scale = (length * vision.patch_size / vision.image_size for length in size)
+    tokens = [
+        ImageToken(
+            f"{row + 1}, {column + 1}",
+            within((left * x_scale, top * y_scale, right * x_scale, bottom * y_scale), size),
+            frame=frame,
+        )
+        for frame in range(n_frame)
+        for row, (top, bottom) in enumerate(spans)
+        for column, (left, right) in enumerate(spans)
+    ]
+    return [[*tokens, ImageToken("end of video", None, frame=n_frame - 1)]]
+
+
+def interpolated(n: int, n_out: int) -> list[Span]:
+    """Return which of n patches each of fewer tokens reads, as torch interpolates bilinearly.
+
+    >>> interpolated(3, 2)
+    [(0, 2), (1, 3)]
+    """
+    centres = [max((i + 0.5) * n / n_out - 0.5, 0.0) for i in range(n_out)]
+    return [(int(x), min(ceil(x - 1e-6) + 1, n)) for x in centres]
+
+
+def _whole_and_tiles(of: Processed, index: int, most_tiles: int | None) -> list[list[ImageToken]]:
+    """Return the tokens of a picture, and of its tiles.
+
+    Args:
+        of: what the processor made.
+        index: that of the picture.
+        most_tiles: how many tiles have as many tokens as patches; None: any number.
     """
     import numpy as np
     from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
@@ -39,20 +107,36 @@ def llava_next(of: Processed, index: int) -> list[list[ImageToken]]:
     skipped_rows, skipped_columns = _skipped(width, height, rows, columns)
     covered = side * patch / tile
     tokens = grid_of_tokens(side, side, (0.0, 0.0, width * covered, height * covered), size)
-    for row in range(skipped_rows, rows - skipped_rows):
-        top = row // side * tile + row % side * patch - padding[0]
-        for column in range(skipped_columns, columns - skipped_columns):
-            left = column // side * tile + column % side * patch - padding[1]
-            box = (
-                left * x_scale,
-                top * y_scale,
-                (left + patch) * x_scale,
-                (top + patch) * y_scale,
-            )
-            part = f"tile {row // side + 1}, {column // side + 1}"
-            label = f"{row % side + 1}, {column % side + 1}"
+    n_row, n_column = rows - 2 * skipped_rows, columns - 2 * skipped_columns
+    ratio = 1.0 if most_tiles is None else sqrt(n_row * n_column / (most_tiles * side**2))
+    is_interpolated = ratio > 1.1
+    row_spans, column_spans = (
+        interpolated(n, int(n // ratio)) if is_interpolated else [(i, i + 1) for i in range(n)]
+        for n in (n_row, n_column)
+    )
+
+    def edge(nth: int) -> int:
+        """Return where a row or column of patches begins, in pixels of all tiles."""
+        return nth // side * tile + nth % side * patch
+
+    for row, (first_row, end_row) in enumerate(row_spans, 1):
+        top = edge(skipped_rows + first_row) - padding[0]
+        bottom = edge(skipped_rows + end_row - 1) + patch - padding[0]
+        for column, (first_column, end_column) in enumerate(column_spans, 1):
+            left = edge(skipped_columns + first_column) - padding[1]
+            right = edge(skipped_columns + end_column - 1) + patch - padding[1]
+            box = (left * x_scale, top * y_scale, right * x_scale, bottom * y_scale)
+            part, label = "tiles", f"{row}, {column}"
+            if not is_interpolated:
+                in_tile = [
+                    divmod(n, side) for n in (skipped_rows + row - 1, skipped_columns + column - 1)
+                ]
+                (tile_row, patch_row), (tile_column, patch_column) = in_tile
+                part = f"tile {tile_row + 1}, {tile_column + 1}"
+                label = f"{patch_row + 1}, {patch_column + 1}"
             tokens.append(ImageToken(label, within(box, size), part))
-        tokens.append(ImageToken("end of row", None, f"tile {row // side + 1}"))
+        part = "tiles" if is_interpolated else f"tile {(skipped_rows + row - 1) // side + 1}"
+        tokens.append(ImageToken("end of row", None, part))
     return [tokens]
 
 

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscope.answers.pictures.image_tokens import ImageToken
-from attnscope.answers.pictures.llava_next import llava_next
+from attnscope.answers.pictures.llava_next import (
+    llava_next,
+    llava_onevision,
+    llava_onevision_video,
+)
 from attnscope.answers.pictures.one_grid import gemma3, llava, paligemma
 from attnscope.answers.pictures.pixtral import pixtral
 from attnscope.answers.pictures.processed import Processed
@@ -50,6 +54,7 @@ _QWEN: dict[str, Any] = {
 FAMILIES: dict[str, PictureFamily] = {
     "llava": PictureFamily(llava),
     "llava_next": PictureFamily(llava_next),
+    "llava_onevision": PictureFamily(llava_onevision, llava_onevision_video),
     "paligemma": PictureFamily(paligemma),
     "gemma3": PictureFamily(gemma3, opening=("<start_of_image>",), closing=("<end_of_image>",)),
     "qwen2_vl": PictureFamily(qwen, qwen_video, **_QWEN),

@@ -15,6 +15,7 @@ from attnscope.answers.prompt import Patch
 EXACT = {
     "llava": [(32, 32)],
     "llava_next": [(64, 32), (32, 64), (64, 64)],
+    "llava_onevision": [(64, 32), (32, 32), (32, 64), (64, 64), (96, 32)],
     "qwen2_vl": [(64, 48), (32, 32)],
     "qwen2_5_vl": [(64, 48), (80, 32)],
     "qwen3_vl": [(64, 48), (32, 96)],

@@ -83,6 +83,26 @@ def llava_1_6() -> Published:
     )
 
 
+def onevision() -> Published:
+    config = transformers.LlavaOnevisionConfig(
+        vision_config=transformers.SiglipVisionConfig(image_size=384, patch_size=14),
+        text_config=transformers.Qwen2Config(**LONG),
+        image_token_index=id_of("<image>"),
+        video_token_index=id_of("<video>"),
+    )
+    images = transformers.LlavaOnevisionImageProcessor()
+    return Published(
+        config,
+        processor_with(
+            "LlavaOnevisionProcessor",
+            images,
+            tokenizer(image_token="<image>", video_token="<video>"),
+            num_image_tokens=729,
+            vision_feature_select_strategy="full",
+        ),
+    )
+
+
 def qwen(kind: str, patch: int) -> Published:
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
     config = getattr(transformers, f"{kind}Config")(
@@ -179,6 +199,9 @@ CASES = {
     # vLLM's documentation and LLaVA-NeXT's blog: at most 2880 without ends of rows, for 672 × 672
     "llava 1.6": (llava_1_6, (672, 672), 576 + 48 * 48, (0, 0, 14, 14)),
     "llava 1.6, wide": (llava_1_6, (640, 480), 576 + 36 * 48, None),
+    # Li et al. 2024, "LLaVA-OneVision": a picture has at most 729 × (1 + 9) tokens
+    "onevision": (onevision, (2304, 2304), 729 * 10, (0, 0, 28, 28)),
+    "onevision, small": (onevision, (384, 384), 2 * 729, (0, 0, 14, 14)),
     # Wang et al. 2024, "Qwen2-VL", section 2.1: 224 × 224 pixels are 66 tokens with both marks
     "qwen2-vl": (lambda: qwen("Qwen2VL", 14), (224, 224), 64, (0, 0, 28, 28)),
     "qwen2.5-vl": (lambda: qwen("Qwen2_5_VL", 14), (640, 480), 23 * 17, None),

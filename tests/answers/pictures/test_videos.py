@@ -70,6 +70,7 @@ def test_a_pixel_of_a_frame_moves_the_tokens_of_its_step_and_cell(name):
 
 
 SAMPLED = {
+    "llava_onevision": {"do_sample_frames": True, "num_frames": 3},
     "qwen2_vl": {"do_sample_frames": True, "fps": 2},
     "qwen2_5_vl": {"do_sample_frames": True, "num_frames": 6},
     "qwen3_vl": {},  # which samples by default

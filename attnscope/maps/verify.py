@@ -20,15 +20,12 @@ from attnscope.models.maps.capture import CollectedMaps, HeadSelection, MapColle
 from attnscope.models.maps.collect import eager_maps
 from attnscope.models.maps.result import AttentionMaps
 from attnscope.models.tokenize import Reading
-from attnscope.models.tolerance import largest_score, weight_tolerance, weights_of
+from attnscope.models.tolerance import eager_tolerance, largest_score, weight_tolerance, weights_of
 from attnscope.models.validate import NotWeightsError
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
-
-TOLERANCE = 1e-5
-"""The tolerance for weights in float32, since rounding errors accumulate over layers."""
 
 
 def verify(
@@ -102,13 +99,7 @@ def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype, wha
     import torch
 
     pairs = _pairs(ours, theirs)
-    narrow = torch.finfo(dtype).eps > torch.finfo(torch.float32).eps
-    tolerance = 16 * torch.finfo(dtype).eps if narrow else TOLERANCE
-    note = (
-        f"the model rounds its scores to {_dtype_name(dtype)}: --dtype float32 is precise"
-        if narrow
-        else ""
-    )
+    tolerance, note = eager_tolerance(dtype)
     largest = _largest(pairs)
     whole = max(1e-3, pairs[0][1].shape[-1] * torch.finfo(dtype).eps)
     if not largest <= tolerance and all(abs(other.sum(-1) - 1).max() <= whole for _, other in pairs):
@@ -175,10 +166,6 @@ def _name(maps: AttentionMaps, what: str) -> str:
     kind = "" if maps.stack == "self" else f"{maps.stack} "
     kind = f"{kind}pooled " if maps.pooling else kind
     return f"{n} {kind}{what}{'s' * (n > 1)} = eager's"
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 # How much rounding alone changes.

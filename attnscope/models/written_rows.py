@@ -25,7 +25,8 @@ from attnscope.models.layers import layer_of, stack_of
 from attnscope.models.load import as_model_error, switched_attention
 from attnscope.models.tokenize import max_tokens
 from attnscope.models.tolerance import weights_of
-from attnscope.models.validate import check_rows
+from attnscope.models.validate import check_rows, tolerance
+from attnscope.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -47,15 +48,6 @@ PLAIN: dict[str, Any] = {
     "output_hidden_states": False,
 }
 """What a generation config cannot change: one greedy text, one forward pass for each of its tokens."""
-
-
-SHORT = 2**10
-"""The number of keys from which rounding grows with the root of their number.
-
-Where a text repeats itself, keys have equal weights and equal values, whose sum is rounded in the same
-direction again and again: at 8,192 equal tokens, torch's kernel is 1.1 times the usual tolerance from
-the same sum in float64.
-"""
 
 
 class UnexplainedWeightsError(ModelError):
@@ -131,18 +123,25 @@ class RowRecorder:
         self.consume, self.layers, self.heads, self.eager = consume, layers, heads, eager
         self.n_layer, self.n_head = 0, {}  # type: int, dict[int, int]
         self.cache: Any = None
-        self._position = 0  # of the first query of this step
+        self._position = self._done = 0  # of the first query of this step, and of the first new one
         self._in_step: dict[int, int] = {}  # the number of queries, by layers that ran in this step
         self._pending: dict[int, list[tuple[int, AttentionCall]]] = {}  # by layer, query and call
 
-    def begin_step(self, cache: Any) -> None:
+    def begin_step(self, cache: Any, first: int = 0) -> None:
         """Begin the next forward pass of the model.
 
         Args:
             cache: the model's cache of keys and values; None: it has none.
+            first: the position of its first query; 0 in each step of a model that reads the whole text
+                again.
         """
-        self._position += next(iter(self._in_step.values()), 0)
+        self._done, self._position = self.end, first
         self._in_step, self.cache = {}, cache
+
+    @property
+    def end(self) -> int:
+        """The position after the last query of this step."""
+        return self._position + next(iter(self._in_step.values()), 0)
 
     def see(self, call: AttentionCall) -> None:
         """Record the rows of one layer's attention.
@@ -159,12 +158,7 @@ class RowRecorder:
             why = "more than once" if layer in self._in_step else "in several sequences"
             raise UnexplainedWeightsError(f"layer {layer} of {self.name} attends {why} in one step.")
         n_Q = call.query.shape[2]
-        self._in_step[layer], self.n_head[layer] = n_Q, call.n_head
-        if self.layers is not None and layer not in self.layers:
-            return
-        queries = [i for i in range(self._position, self._position + n_Q) if i >= self.first_query]
-        if not queries:
-            return
+        queries = self._begin_layer(layer, call.n_head, n_Q, 0 if call.cross else call.key.shape[2])
         at_once = max(1, AT_ONCE // call.key.shape[2])
         for first in range(n_Q - len(queries), n_Q, at_once):
             rows = range(first, min(first + at_once, n_Q))
@@ -185,6 +179,8 @@ class RowRecorder:
         Raises:
             ModelError: it holds no weights.
         """
+        import torch
+
         if self._in_step:
             return
         key = {"decoder": "decoder_attentions", "cross": "cross_attentions"}.get(
@@ -193,14 +189,34 @@ class RowRecorder:
         returned = output.get(key) or ()
         self.n_layer = len(returned)
         for layer, weights in enumerate(returned):
-            if weights is None or weights.dim() != 4:
+            if not isinstance(weights, torch.Tensor) or weights.dim() != 4:
                 kind = type(self.model).__name__
                 raise ModelError(f"{self.name} ({kind}) returns no attention weights of layer {layer}.")
-            n_Q = weights.shape[2]
-            self._in_step[layer], self.n_head[layer] = n_Q, weights.shape[1]
-            queries = [i for i in range(self._position, self._position + n_Q) if i >= self.first_query]
-            if queries and (self.layers is None or layer in self.layers):
+            _, n_head, n_Q, n_K = weights.shape
+            queries = self._begin_layer(layer, n_head, n_Q, 0 if self.stack == "cross" else n_K)
+            if queries:
                 self._pass_on(weights[0, :, n_Q - len(queries) :], layer, queries)
+
+    def _begin_layer(self, layer: int, n_head: int, n_Q: int, n_K: int) -> list[int]:
+        """Note the sizes of a layer, and return the positions of its queries that are recorded.
+
+        Args:
+            layer: its index.
+            n_head, n_Q: the numbers of its heads and queries.
+            n_K: the number of keys that stand for tokens of the same text; 0: none do.
+
+        Raises:
+            ModelError: it has more keys than there are tokens.
+        """
+        self._in_step[layer], self.n_head[layer] = n_Q, n_head
+        if n_K > self.end:
+            raise ModelError(
+                f"layer {layer} of {self.name} has {counted(n_K, 'key')} where the text has"
+                f" {counted(self.end, 'token')}, so not every key is a token."
+            )
+        if self.layers is not None and layer not in self.layers:
+            return []
+        return list(range(max(self.first_query, self._done), self.end))
 
     def finish(self) -> None:
         """Compute all rows that are pending."""
@@ -283,15 +299,15 @@ class RowRecorder:
             if call.weights is None:
                 kind = type(self.model).__name__
                 raise ModelError(f"{self.name} ({kind}) returns no weights of its eager attention.")
-            self._pass_on(call.weights[0], layer, queries, sinks=call.sinks is not None)
+            self._pass_on(_beside_sinks(call), layer, queries, sinks=call.sinks is not None)
             return
         n_K, d_K = call.key.shape[2:]
         heads = [head for head in range(call.n_head) if self.heads is None or head in self.heads]
         at_once = max(1, AT_ONCE // (n_K * max(len(queries), d_K)))
         for first in range(0, len(heads), at_once):
             part = heads[first : first + at_once]
-            weights, difference, tolerance = weights_of(call, part)
-            if not difference <= tolerance * max(1.0, (n_K / SHORT) ** 0.5):
+            weights, difference, margin = weights_of(call, part)
+            if not difference <= margin:
                 raise UnexplainedWeightsError(
                     f"the captured inputs of {self.name}'s attention do not reproduce its output:"
                     f" in layer {layer} they differ by {difference:.2g}."
@@ -322,6 +338,20 @@ class RowRecorder:
         n_K = weights.shape[2]
         first_key = 0 if self.stack == "cross" else max(0, queries[-1] + 1 - n_K)
         self.consume(WrittenRows(layer, heads, queries, first_key, weights.float()))
+
+
+def _beside_sinks(call: AttentionCall) -> torch.Tensor:
+    """Return the weights of eager attention, `n_head n_Q n_K`, without what sinks take.
+
+    Some models, such as Granite with sliding windows, return the weights from before the sink takes its
+    part, which sum to 1: they are multiplied by what the sink leaves.
+    """
+    assert call.weights is not None
+    weights = call.weights[0]
+    if call.sinks is None or not bool(((weights.float().sum(-1) - 1).abs() <= tolerance(weights)).all()):
+        return weights
+    left, _, _ = weights_of(call, list(range(call.n_head)))
+    return weights * left.sum(-1, keepdim=True).to(weights)
 
 
 def write(
@@ -392,10 +422,17 @@ def write(
         largest_logits.append(float(scores[scores.isfinite()].abs().max()))
 
     def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        recorder.begin_step(kwargs.get("past_key_values"))
+        ids = kwargs["decoder_input_ids" if of_decoder else "input_ids"]
         if logits:
-            score(int(kwargs["decoder_input_ids" if of_decoder else "input_ids"][0, -1]))
+            score(int(ids[0, -1]))
             progress(f"token {len(log_probabilities)} of {n_write}")
+        n_text = n_prompt + len(log_probabilities)
+        if ids.shape[1] > n_text:
+            raise ModelError(
+                f"{name} reads {ids.shape[1]} tokens where the text has {n_text}: it adds tokens"
+                " of its own, so its rows are not those of the text."
+            )
+        recorder.begin_step(kwargs.get("past_key_values"), n_text - ids.shape[1])
 
     def after(_: Any, args: tuple[Any, ...], output: Any) -> None:
         logits.append(output.logits[0, -1])

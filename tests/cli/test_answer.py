@@ -136,9 +136,9 @@ def test_verify_has_an_exit_status(of_text, of_picture, monkeypatch):
         r = run("--verify")
         assert r.exit_status == 0, r.err
         assert "eager" in r.out
-    from attnscope.answers import answer
+    from attnscope.models import tolerance
 
-    monkeypatch.setattr(answer, "TOLERANCE", -1.0)
+    monkeypatch.setattr(tolerance, "EAGER", -1.0)
     assert of_text("--verify").exit_status == 1
 
 

@@ -30,10 +30,13 @@ SELF = {
     "qwen3_next": {},
 }
 WITH_DECODER = {"t5": {"decoder_start_token_id": 0}, "bart": {"decoder_start_token_id": 0}}
-NOT_DISPATCHED = {"bloom": {}, "gptj": {"rotary_dim": 8}, "falcon": {}}
+NOT_DISPATCHED = {"bloom": {}, "gptj": {"rotary_dim": 8}, "falcon": {}, "openai-gpt": {}}
+"""The last one has no cache: it reads the whole text in each step."""
+
+NOT_THE_TEXT = {"xlm": {}, "xlnet": {}, "deepseek_v4": {}}
 STACKS = [(name, "self") for name in SELF]
 STACKS += [(name, stack) for name in WITH_DECODER for stack in ("decoder", "cross")]
-SIZES = SELF | WITH_DECODER | NOT_DISPATCHED
+SIZES = SELF | WITH_DECODER | NOT_DISPATCHED | NOT_THE_TEXT | {"granite_swa": {}}
 
 
 def a_model(name, **more):
@@ -160,7 +163,7 @@ def test_rows_of_eager_attention_are_those_of_a_whole_pass_too(name, stack, read
     assert_rows_are_eager_s(model, text, rows, stack, reading=reading)
 
 
-@pytest.mark.parametrize("name", swept(NOT_DISPATCHED, default=["bloom"]))
+@pytest.mark.parametrize("name", swept(NOT_DISPATCHED, default=["bloom", "openai-gpt"]))
 def test_attention_outside_the_registry_is_read_from_what_the_model_returns(name):
     model = a_model(name)
     with pytest.raises(UnexplainedWeightsError, match="does not call attention through"):
@@ -169,6 +172,39 @@ def test_attention_outside_the_registry_is_read_from_what_the_model_returns(name
         text, rows = rows_of(model, n=N, reading=reading, eager=True)
         assert text.n_layer == 4
         assert_rows_are_eager_s(model, text, rows, reading=reading)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("xlm", "reads 12 tokens where the text has 11: it adds tokens of its own"),
+        ("xlnet", "reads 12 tokens where the text has 11: it adds tokens of its own"),
+        ("deepseek_v4", "has 13 keys where the text has 11 tokens, so not every key is a token"),
+    ],
+)
+def test_a_model_whose_rows_are_not_those_of_the_text_is_refused(name, message):
+    for eager in (False, True):
+        with pytest.raises(ModelError, match=message) as error:
+            rows_of(a_model(name), n=N, eager=eager)
+        assert not isinstance(error.value, UnexplainedWeightsError)
+
+
+def test_weights_from_before_the_sink_are_multiplied_by_what_it_leaves():
+    """Granite with sliding windows returns rows that sum to 1, of which its sinks take a part."""
+    model = a_model("granite_swa")
+    text, rows = rows_of(model, n=N, of_prompt=True, reading=True)
+    _, of_eager = rows_of(model, n=N, of_prompt=True, reading=True, eager=True)
+    weights, _ = whole_pass(model, text.ids)
+    for (layer, head, query), (_, of_row) in rows.items():
+        eager = of_eager[layer, head, query][1]
+        row, later = of_row[: len(eager)], of_row[len(eager) :]
+        assert not later.any()
+        torch.testing.assert_close(row, eager, atol=1e-6, rtol=0)
+        if query < N_PROMPT + N:
+            whole = weights[layer][0, head, query, : len(row)]
+            assert whole.sum() == pytest.approx(1, abs=1e-5)
+            assert row.sum() < 1
+            torch.testing.assert_close(row / row.sum(), whole, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("penalty", [None, 1.7])

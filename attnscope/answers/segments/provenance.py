@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-from ast import literal_eval
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise, takewhile
@@ -170,15 +169,20 @@ def literals_of(template: str) -> list[str]:
 
     >>> literals_of("<s>{% if '</think>' in m %}{{ m.split('\\n') }}{% endif %}")
     ['</think>', '\n']
+
+    A string may go on in the next line, as that of SmolLM2 does.
+
+    >>> literals_of("{{ '<|im_start|>system\n' }}")
+    ['<|im_start|>system\n']
     """
     import jinja2
 
     try:
-        tokens = [*jinja2.Environment().lex(template)]
+        tokens = [*jinja2.Environment().lexer.tokenize(template)]
     except jinja2.TemplateError:
         return []
-    strings = dict.fromkeys(value for _, kind, value in tokens if kind == "string")
-    return [text for text in map(literal_eval, strings) if text]
+    strings = dict.fromkeys(token.value for token in tokens if token.type == "string")
+    return [text for text in strings if text]
 
 
 def _forms(text: str) -> list[str]:

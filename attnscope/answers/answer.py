@@ -372,8 +372,8 @@ def _collect(run: _Run, progress: Progress) -> Answer:
         segment_rows=None if sums.segment_rows is None else sums.segment_rows.numbers(),
     )
     if run.recorded is not None:
-        eps = torch.finfo(run.model.dtype).eps
-        compare(run.recorded, text.log_probabilities, text.largest_logits, eps)
+        eps, n_vocab = torch.finfo(run.model.dtype).eps, run.model.config.get_text_config().vocab_size
+        compare(run.recorded, text.log_probabilities, text.largest_logits, eps, n_vocab)
     patches = [patch.position for picture in answer.pictures for patch in picture.patches]
     answer.sinks = [] if run.crosses else [0, *sink_patches(weights, patches)]
     if run.heard is not None:

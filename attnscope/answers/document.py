@@ -158,7 +158,8 @@ def recorded_text(answer: Answer, recorded: RecordedAnswer) -> str:
         "pieces": "ids of its tokens' bytes",
         "retokenised": "ids of its text, tokenized again",
     }[recorded.ids]
-    begin = f"Written by {recorded.engine} ({source})"
+    engine = "a server" if recorded.engine == "OpenAI-compatible" else recorded.engine
+    begin = f"Written by {engine} ({source})"
     n = sum(each is not None for each in recorded.log_probabilities)
     row = recorded.parts_at
     if not n:
@@ -166,7 +167,9 @@ def recorded_text(answer: Answer, recorded: RecordedAnswer) -> str:
     if row is None:
         known = [i for i, each in enumerate(recorded.log_probabilities) if each is not None]
         largest = max(abs(_there(recorded, i) - recorded.here[i]) for i in known)
-        return f"{begin}: log-probabilities of {counted(n, 'token')} agree within {largest:.2g}."
+        bound = max(recorded.tolerances[i] for i in known)
+        agree = f"log-probabilities of {counted(n, 'token')} agree within {largest:.2g}"
+        return f"{begin}: {agree}; rounding explains {bound:.2g}."
     token = f"{answer.first + row} {label(answer.written[row].text)}"
     found = f"{_there(recorded, row):.4f} there and {recorded.here[row]:.4f} here"
     most = f"rounding explains {recorded.tolerances[row]:.2g}"

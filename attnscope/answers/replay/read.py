@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.prompt import Prompt, Segment
 from attnscope.answers.replay.recorded import RecordedAnswer
-from attnscope.answers.replay.response import Response, read_response
+from attnscope.answers.replay.response import RecordedToken, Response, read_response
 from attnscope.answers.segments.of_messages import read_messages
 from attnscope.answers.segments.of_text import read_text
 from attnscope.errors import OptionError
@@ -15,6 +16,7 @@ from attnscope.models.load import load_tokenizer, tokenizer_of
 from attnscope.models.token_ids import check_ids
 from attnscope.models.token_pieces import pieces_of
 from attnscope.models.tokenize import batch_of, encoded, tokens_of
+from attnscope.units import counted
 
 if TYPE_CHECKING:
     from attnscope.checkpoints.checkpoint import Checkpoint
@@ -44,21 +46,18 @@ def read_replay(
     """
     response = read_response(replay)
     prompt = _prompt(checkpoint, config, response, prompt, segments)
-    recorded, notices = _recorded(checkpoint, response)
-    ids, kind = recorded
+    ids, kind, notices = _ids(checkpoint, response)
     check_ids(checkpoint, config, ids, "--replay")
-    values = response.log_probabilities or [None] * len(ids)
-    drift = None
-    if kind == "retokenised":
-        drift = _drift(pieces_of(load_tokenizer(checkpoint), ids), response.pieces)
-        if drift is not None or response.pieces is None:
-            kept = values[: drift or 0]
-            values = kept + [None] * (len(ids) - len(kept))
-        if drift is not None:
-            notices.append(
-                f"from token {drift} of the answer on, its tokens are others than the engine's: their"
-                " log-probabilities are not compared."
-            )
+    values, drift = _values(tokenizer_of(checkpoint), response, ids, kind)
+    if drift is not None:
+        notices.append(
+            f"from token {drift} of the answer on, its tokens are others than the engine's, or those are"
+            " not known: log-probabilities are not compared."
+        )
+    if response.n_prompt not in (None, len(prompt.tokens)):
+        own = f"the engine read a prompt of {counted(response.n_prompt, 'token')}"
+        notices.append(f"{own}, and this one has {len(prompt.tokens)}: it is another.")
+        response.causes.insert(0, own)
     prompt.answer = ids
     prompt.notices += response.notices + notices
     return prompt, RecordedAnswer(response.engine, kind, values, drift, response.causes)
@@ -107,48 +106,133 @@ def _prompt(
     return read
 
 
-def _recorded(checkpoint: Checkpoint, response: Response) -> tuple[tuple[list[int], str], list[str]]:
-    """Return the ids of the answer and where they are from, and notices."""
-    if response.ids is not None:
-        return (response.ids, "exact"), []
-    tokenizer, why = load_tokenizer(checkpoint), "the file has no ids of tokens"
-    if response.pieces is not None:
-        ids, why = _ids_of_pieces(tokenizer, response)
-        if ids is not None:
-            return (ids, "pieces"), []
+def _ids(checkpoint: Checkpoint, response: Response) -> tuple[list[int], str, list[str]]:
+    """Return the ids of the answer, where they are from, and notices."""
+    numbers = [each.number for each in response.entries if each.number is not None]
+    ids = response.ids or (numbers if len(numbers) == len(response.entries) else [])
+    if ids and _are_all(tokenizer_of(checkpoint), response, ids):
+        return ids, "exact", []
+    tokenizer = load_tokenizer(checkpoint)
+    why = f"it has the ids of {counted(len(ids), 'token')}, which do not spell it"
+    if not ids:
+        found, why = _ids_of_pieces(tokenizer, response)
+        if found:
+            return found, "pieces", []
     if response.hidden or not response.text:
         raise OptionError(
             "the answer of --replay has reasoning or calls of tools, which are not in its text.",
             hint=EXACT,
         )
-    ids = list(encoded(tokenizer, {"text": response.text}, add_special_tokens=False)["input_ids"])
-    return (ids, "retokenised"), [f"the text of --replay was tokenized again: {why}."]
+    text = response.text.rstrip("\ufffd")  # a character that is cut off
+    ids = _going_on(tokenizer, text)
+    notices = [f"the text of --replay was tokenized again: {why}."]
+    wrote = response.n_token or len(response.entries)
+    if wrote and wrote - len(ids) not in (0, 1):  # one is the end of the text
+        notices.append(f"the engine wrote {counted(wrote, 'token')}, and its text has {len(ids)} here.")
+    return ids, "retokenised", notices
 
 
-def _ids_of_pieces(tokenizer: Any, response: Response) -> tuple[list[int] | None, str]:
-    """Return the ids of the tokens with the bytes of each piece; None, and why they are not known."""
-    pieces = response.pieces or []
+def _going_on(tokenizer: Any, text: str) -> list[int]:
+    """Tokenize a text that goes on: sentencepiece puts a blank before one that begins."""
+    for before in ("", "\n"):
+        ids = list(encoded(tokenizer, {"text": before + text}, add_special_tokens=False)["input_ids"])
+        pieces = pieces_of(tokenizer, ids)
+        for i in range(len(ids) if before else 1):
+            if b"".join(pieces[i:]) == text.encode():
+                return ids[i:]
+    return list(encoded(tokenizer, {"text": text}, add_special_tokens=False)["input_ids"])
+
+
+def _are_all(tokenizer: Any, response: Response, ids: list[int]) -> bool:
+    """Check whether these are the ids of all tokens: as many as the engine wrote, or with all the text.
+
+    The end of the text, which a stream leaves out, may be missing.
+    """
+    if response.engine == "vLLM" or response.n_token == len(ids):
+        return True
+    if tokenizer is None:
+        return response.n_token is None
+    spelled = _spelled(tokenizer, ids, pieces_of(tokenizer, ids))
+    return not response.hidden and spelled.startswith(response.text.strip(" \ufffd").encode())
+
+
+def _spelled(tokenizer: Any, ids: list[int], pieces: list[bytes]) -> bytes:
+    """Return the text of tokens without special ones, and without blanks around it."""
+    special = set(tokenizer.all_special_ids)
+    return b"".join(p for p, number in zip(pieces, ids, strict=True) if number not in special).strip(
+        b" "
+    )
+
+
+def _ids_of_pieces(tokenizer: Any, response: Response) -> tuple[list[int], str]:
+    """Return the ids of the tokens with the bytes of each piece; empty, and why they are not known."""
+    pieces = [each.piece for each in response.entries if each.piece is not None]
+    if not pieces or len(pieces) < len(response.entries):
+        return [], "the file has no ids of tokens"
     known: dict[bytes, list[int]] = defaultdict(list)
     for number, piece in enumerate(pieces_of(tokenizer, list(range(len(tokenizer))))):
         known[piece].append(number)
     blanks = any("▁" in each for each in tokenizer.get_vocab())  # a text's first is often left out
-    special = set(tokenizer.all_special_ids)
     ids = []
     for i, piece in enumerate(pieces):
         found = known.get(piece, []) + (known.get(b" " + piece, []) if blanks and not i else [])
         if len(found) != 1:
             many = f"{len(found)} tokens are" if found else "no token is"
-            return None, f"{many} {piece.decode(errors='replace')!r}, which is its token {i}"
+            return [], f"{many} {piece.decode(errors='replace')!r}, which is its token {i}"
         ids += found
-    spelled = b"".join(p for p, number in zip(pieces, ids, strict=True) if number not in special)
-    if not response.hidden and spelled.strip(b" ") != response.text.encode().strip(b" "):
-        return None, "its tokens do not spell the text"
+    if not response.hidden and _spelled(tokenizer, ids, pieces) != response.text.encode().strip(b" "):
+        return [], "its tokens do not spell the text"
     return ids, ""
 
 
-def _drift(own: list[bytes], pieces: list[bytes] | None) -> int | None:
-    """Return the first token that differs; None: there is none, or the pieces are not known."""
-    if pieces is None or own == pieces:
-        return None
-    pairs = zip(own, pieces, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(own), len(pieces)))
+def _values(
+    tokenizer: Any, response: Response, ids: list[int], kind: str
+) -> tuple[list[float | None], int | None]:
+    """Return what the engine recorded of each token, and the first that is another than the engine's.
+
+    Raises:
+        OptionError: it is not known which token an entry belongs to.
+    """
+    entries, places = response.entries, [*range(len(ids))]
+    pieces = None if tokenizer is None else pieces_of(tokenizer, ids)
+    if response.engine == "llama.cpp" and pieces is not None:
+        places = _ends_of_characters(pieces)
+
+    def same(entry: RecordedToken, place: int) -> bool:
+        if entry.number is not None:
+            return entry.number == ids[place]
+        if kind == "exact" or entry.piece is None or pieces is None:
+            return kind == "exact"
+        return entry.piece == pieces[place] or (not place and entry.piece == pieces[0].lstrip(b" "))
+
+    placed = [*zip(entries, places, strict=False)]
+    drift = next((place for entry, place in placed if not same(entry, place)), None)
+    if 0 < len(entries) < len(places) and drift is None and kind != "exact":
+        drift = places[len(entries)]
+    cut = response.engine == "llama.cpp" and len(entries) < len(places)  # before a word that stops it
+    if entries and kind == "exact" and (drift is not None or not (cut or len(entries) == len(places))):
+        raise OptionError(
+            f"--replay has {counted(len(ids), 'id')} and {len(entries)} log-probabilities: which belongs"
+            " to which is not known.",
+            hint="a whole response",
+        )
+    values: list[float | None] = [None] * len(ids)
+    for entry, place in placed:
+        if drift is None or place < drift:
+            values[place] = entry.log_probability
+    return values, drift
+
+
+def _ends_of_characters(pieces: list[bytes]) -> list[int]:
+    r"""Return the places of the pieces that end a character, rather than begin one or go on.
+
+    >>> _ends_of_characters([b"a", b"\xc3", b"\xa9", b"\xf0\x9f"])
+    [0, 2]
+    """
+    decoder = getincrementaldecoder("utf-8")("replace")
+    ends = []
+    for i, piece in enumerate(pieces):
+        decoder.decode(piece)
+        if not decoder.getstate()[0]:
+            ends.append(i)
+    return ends

@@ -8,7 +8,11 @@
 - llama.cpp's `/completion`: `content`, with `return_tokens` the ids in `tokens`, and
   `completion_probabilities`, a list of `id`, `token`, `bytes` and `logprob`; with
   `post_sampling_probs`, of `prob`. Before December 2024 (its pull request 10783), a list of `content`
-  and `probs`, of `tok_str` and `prob`. Its chat has OpenAI's format, with an `id` of each token.
+  and `probs`, of `tok_str` and `prob`. Its other two have `logprobs.content`, with an `id` of each.
+
+llama.cpp waits until a character is whole: its list has an entry only for each token that ends one, with
+the bytes of all since the last (`process_token` in its tools/server/server-context.cpp). A stream has no
+ids of the others.
 
 A stream of `data: {…}` lines is joined.
 """
@@ -16,7 +20,6 @@ A stream of `data: {…}` lines is joined.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +29,26 @@ from attnscope.errors import FileError, OptionError, first_line, no_such_file
 from attnscope.text import described, shortened
 
 SHAPE = "the JSON of /v1/completions, /v1/chat/completions or llama.cpp's /completion"
-AFTER_SAMPLING = "its probabilities are those after sampling, which temperature and top-k change"
+AFTER_SAMPLING = (
+    "the probabilities of --replay are those after sampling, not the model's: they are not compared."
+)
+UNLIKELY = -9999.0
+"""What OpenAI and vLLM write for a log-probability that is not known; llama.cpp's is lower yet."""
+
+
+@dataclass
+class RecordedToken:
+    """A token, or the last of several that are one character, as a list of log-probabilities has it.
+
+    Attributes:
+        number: its id; None: not known.
+        piece: its bytes, or those of all of the character; None: not known.
+        log_probability: None: not known.
+    """
+
+    number: int | None
+    piece: bytes | None
+    log_probability: float | None
 
 
 @dataclass
@@ -36,9 +58,10 @@ class Response:
     Attributes:
         engine: the format: `vLLM`, `llama.cpp` or `OpenAI-compatible`.
         text: the answer.
-        ids: the ids of its tokens; None: not all are known.
-        pieces: the bytes of each token; None: not all are known.
-        log_probabilities: of each token; empty: the file has none.
+        ids: the ids of its tokens; None: not known.
+        entries: those of its list of log-probabilities; empty: the file has none.
+        n_token: how many tokens the engine wrote; None: not known.
+        n_prompt: how many it read; None: not known.
         prompt_ids: the ids of the prompt; None: not known.
         request: what was asked; empty: not known.
         hidden: whether the model also wrote what is not in the text: reasoning, or calls of tools.
@@ -49,8 +72,9 @@ class Response:
     engine: str
     text: str
     ids: list[int] | None = None
-    pieces: list[bytes] | None = None
-    log_probabilities: list[float | None] = field(default_factory=list)
+    entries: list[RecordedToken] = field(default_factory=list)
+    n_token: int | None = None
+    n_prompt: int | None = None
     prompt_ids: list[int] | None = None
     request: dict[str, Any] = field(default_factory=dict)
     hidden: bool = False
@@ -76,10 +100,8 @@ def read_response(replay: Any) -> Response:
         request, content = content.get("request") or {}, content["response"]
     if not isinstance(content, dict) or not isinstance(request, dict):
         raise OptionError(f"{name} is {described(content)}, not a response.", hint=SHAPE)
-    if content.get("error") and "choices" not in content:
-        error = content["error"]
-        text = error.get("message", error) if isinstance(error, dict) else error
-        raise OptionError(f"{name} is an error of the server: {shortened(text)}.")
+    if content.get("error") and not {"choices", "content"} & {*content}:
+        raise OptionError(f"{name} is an error of the server: {_error_of(content)}.")
     try:
         if isinstance(content.get("choices"), list):
             response = _of_choices(content, name)
@@ -87,36 +109,38 @@ def read_response(replay: Any) -> Response:
             response = _of_llama_cpp(content)
         else:
             raise OptionError(f"{name} has neither choices nor a content.", hint=SHAPE)
+    except OptionError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = first_line(error).rstrip(".")
         raise OptionError(
             f"{name} has another shape than a server's response: {what}.", hint=SHAPE
-        ) from (error)
+        ) from error
     response.request = request
+    if content.get("error"):
+        response.notices.append(f"{name} ends with an error of the server: {_error_of(content)}.")
     _check(response, name)
-    settings = content.get("generation_settings")
-    response.causes += _causes({**(settings if isinstance(settings, dict) else {}), **request})
+    if response.engine != "llama.cpp":  # which reports those before sampling
+        response.causes += _causes(request)
     return response
 
 
+def _error_of(content: dict[str, Any]) -> str:
+    """Return the message of an error."""
+    error = content["error"]
+    return shortened(error.get("message", error) if isinstance(error, dict) else error).rstrip(".")
+
+
 def _check(response: Response, name: str) -> None:
-    """Raise an OptionError unless there is an answer, of tokens each of which has what others have."""
-    if response.request.get("echo") or (
-        len(response.log_probabilities) > 1
-        and response.log_probabilities[0] is None
-        and None not in response.log_probabilities[1:]
-    ):
-        raise OptionError(f"{name} repeats the prompt in the answer.", hint='a request without "echo"')
-    if not response.text and not response.ids and not response.pieces:
+    """Raise an OptionError unless there is an answer, and no prompt before it."""
+    if response.request.get("echo"):
+        raise _echo(name)
+    if not response.text and not response.ids and not response.entries:
         raise OptionError(f"{name} has an empty answer: there is no token to show.")
-    for what, values in (("ids", response.ids), ("tokens", response.pieces)):
-        n = len(response.log_probabilities)
-        if values is not None and n and len(values) != n:
-            raise OptionError(
-                f"{name} has {len(values)} {what} and {n} log-probabilities: which belongs to which is"
-                " not known.",
-                hint="a whole response",
-            )
+
+
+def _echo(name: str) -> OptionError:
+    return OptionError(f"{name} repeats the prompt in the answer.", hint='a request without "echo"')
 
 
 def _content(path: str, name: str) -> Any:
@@ -124,8 +148,8 @@ def _content(path: str, name: str) -> Any:
     try:
         raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         text = raw.decode("utf-8-sig")
-        if text.lstrip().startswith("data:"):
-            lines = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+        lines = [line[5:].strip() for line in text.split("\n") if line.startswith("data:")]
+        if lines and not text.lstrip().startswith("{"):
             return _joined([json.loads(line) for line in lines if line != "[DONE]"], name)
         return json.loads(text)
     except FileNotFoundError as error:
@@ -181,27 +205,34 @@ def _of_choices(content: dict[str, Any], name: str) -> Response:
         raise OptionError(f"{name} has no choices: there is no answer in it.")
     choice = choices[0]
     message, found = choice.get("message"), choice.get("logprobs") or {}
+    response = Response("OpenAI-compatible", choice["text"] if message is None else "")
     if message is not None:
-        entries = found.get("content") or []
-        response = Response("OpenAI-compatible", message.get("content") or "")
+        response.text = message.get("content") or ""
         others = ("reasoning", "reasoning_content", "tool_calls", "function_call")
         response.hidden = any(message.get(key) for key in others)
-    else:
-        tokens, values = found.get("tokens") or [], found.get("token_logprobs") or []
+    entries = found.get("content") or []  # llama.cpp has these without a chat, too
+    if found.get("tokens"):
+        tokens, values = found["tokens"], found["token_logprobs"]
         if len(tokens) != len(values):
             raise OptionError(f"{name} has {len(tokens)} tokens and {len(values)} log-probabilities.")
+        if len(values) > 1 and values[0] is None and None not in values[1:]:
+            raise _echo(name)
         entries = [{"token": a, "logprob": b} for a, b in zip(tokens, values, strict=True)]
-        response = Response("OpenAI-compatible", choice["text"])
     _read_entries(response, entries)
-    ids = choice.get("token_ids")
     prompt = choice.get("prompt_token_ids") or content.get("prompt_token_ids")
-    response.ids = _ids(ids) if ids else response.ids
+    response.ids = _ids(choice["token_ids"]) if choice.get("token_ids") else None
     response.prompt_ids = _ids(prompt) if prompt else None
-    if ids or prompt or "prompt_logprobs" in {*choice, *content}:
+    if response.ids or prompt or "prompt_logprobs" in {*choice, *content}:
         response.engine = "vLLM"
-    elif str(content.get("system_fingerprint") or "").startswith("b") and "timings" in content:
+    elif any("id" in each for each in entries) or "timings" in content:
         response.engine = "llama.cpp"
+    usage, timings = content.get("usage") or {}, content.get("timings") or {}
+    response.n_prompt, response.n_token = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if timings and not usage:  # a stream of llama.cpp
+        response.n_prompt = timings["prompt_n"] + timings.get("cache_n", 0)
+        response.n_token = timings["predicted_n"]
     if len(choices) > 1:
+        response.n_token = None  # that of all
         response.notices.append(f"{name} has {len(choices)} choices: this is the first.")
     return response
 
@@ -215,36 +246,35 @@ def _of_llama_cpp(content: dict[str, Any]) -> Response:
             own = [one["prob"] for one in each["probs"] if one["tok_str"] == each["content"]]
             each = {"token": each["content"], "prob": own[0] if own else None}
         entries.append(each)
-    if any("prob" in each for each in entries):
-        response.causes.append(AFTER_SAMPLING)
     _read_entries(response, entries)
-    if content.get("tokens"):
-        response.ids = _ids(content["tokens"])
+    response.ids = _ids(content["tokens"]) if content.get("tokens") else None
+    response.n_prompt = content.get("tokens_evaluated")
+    response.n_token = content.get("tokens_predicted")
+    settings = content.get("generation_settings") or {}
+    if any(each.get("scale") for each in settings.get("lora") or []):
+        response.causes.append("the engine ran with a LoRA")
     return response
 
 
-def _read_entries(response: Response, entries: list[dict[str, Any]]) -> None:
+def _read_entries(response: Response, found: list[dict[str, Any]]) -> None:
     """Read a list of tokens with their log-probabilities, in OpenAI's format or llama.cpp's."""
-    pieces: list[bytes | None] = []
-    ids: list[int | None] = []
-    for each in entries:
-        token, numbers = each.get("token"), each.get("bytes")
-        prefix, _, digits = str(token).partition(":")
-        number = each.get("id")
-        if number is None and prefix == "token_id" and digits.isdigit():
-            number = int(digits)
-        ids.append(number)
-        known = isinstance(token, str) and "\ufffd" not in token and not token.startswith("bytes:")
-        text = token.encode() if known and isinstance(token, str) else None
-        pieces.append(bytes(numbers) if numbers else text)
+    for each in found:
+        token, numbers = each["token"], each.get("bytes")
+        prefix, _, digits = token.partition(":")
+        named = prefix == "token_id" and digits.isdigit()
+        piece = token.encode() if numbers is None else bytes(numbers)
+        lossy = "\ufffd" in piece.decode(errors="ignore") or token.startswith("bytes:")
         value = each.get("logprob")
-        if value is None and each.get("prob"):
-            value = math.log(each["prob"])
-        response.log_probabilities.append(None if value is None else float(value))
-    if entries and None not in ids:
-        response.ids = _ids(ids)
-    elif entries and None not in pieces:
-        response.pieces = [piece for piece in pieces if piece is not None]
+        drafted = value == 0 and each.get("top_logprobs") == []  # llama.cpp does not compute these
+        response.entries.append(
+            RecordedToken(
+                int(digits) if named else each.get("id"),
+                None if lossy or named else piece,
+                None if value is None or value <= UNLIKELY or drafted else float(value),
+            )
+        )
+    if any("prob" in each for each in found):
+        response.notices.append(AFTER_SAMPLING)
 
 
 def _ids(values: Any) -> list[int]:

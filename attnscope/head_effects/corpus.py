@@ -5,18 +5,17 @@ Source: https://jsonlines.org
 
 from __future__ import annotations
 
-import gzip
-import json
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attnscope.errors import FileError, OptionError, no_such_file
+from attnscope.errors import OptionError
+from attnscope.models.json_lines import read_json_lines
 from attnscope.text import shortened
 
 FIELDS = ("text", "answer", "against", "corrupt", "target", "ids")
 """The fields of a prompt. Others, such as a name, are left alone."""
+
+EXAMPLE = '{"text": "…", "answer": " …", "against": " …"}'
 
 
 def read_prompts(source: str | Iterable[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
@@ -30,41 +29,13 @@ def read_prompts(source: str | Iterable[Mapping[str, Any]]) -> list[tuple[str, d
         OptionError: there are no prompts, or an object has no text.
     """
     if isinstance(source, str):
-        lines = [(f"line {n} of {source}", line) for n, line in enumerate(_lines(source), 1)]
-        prompts = [(name, _object(name, line)) for name, line in lines if line.strip()]
+        lines = read_json_lines(source, EXAMPLE)
+        prompts = [(name, _checked(name, value)) for name, value in lines]
     else:
         prompts = [(f"prompt {n}", _checked(f"prompt {n}", each)) for n, each in enumerate(source, 1)]
     if not prompts:
         raise OptionError(f"{source if isinstance(source, str) else 'text'} has no prompts.")
     return prompts
-
-
-def _lines(path: str) -> Iterator[str]:
-    """Yield the lines of a file or of standard input."""
-    if path == "-":
-        yield from sys.stdin
-        return
-    file = Path(path)
-    if not file.is_file():
-        raise no_such_file(file)
-    opened: Any = gzip.open if file.suffix == ".gz" else open
-    try:
-        with opened(file, "rt", encoding="utf-8") as stream:
-            yield from stream
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{path} cannot be read: {error}.") from error
-
-
-def _object(name: str, line: str) -> dict[str, Any]:
-    """Return the prompt in a line."""
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise FileError(
-            f"{name} is not JSON: {shortened(line.strip())}.",
-            hint='{"text": "…", "answer": " …", "against": " …"}',
-        ) from error
-    return _checked(name, found)
 
 
 def _checked(name: str, found: Any) -> dict[str, Any]:

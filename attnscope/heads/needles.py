@@ -15,7 +15,6 @@ own (there, within a prompt).
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,12 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.errors import FileError, ModelError, OptionError, class_name, no_such_file
+from attnscope.errors import FileError, ModelError, OptionError, class_name
 from attnscope.heads.options import MeasurementRun, OrderOptions, TextOptions
 from attnscope.heads.selection import Selection
 from attnscope.heads.statistics import Accumulator
 from attnscope.models.heads.metrics import RETRIEVAL, retrieval
 from attnscope.models.heads.result import HeadTable
+from attnscope.models.json_lines import read_json_lines
 from attnscope.process.progress import Progress, stage, without_garbage_collection
 from attnscope.text import shortened
 from attnscope.units import counted
@@ -55,14 +55,14 @@ class Trial:
         needle: the first and the end of the needle's characters in it.
         question: what follows the text, on a line of its own; empty: nothing.
         answer: the answer that the model is made to write; None: it writes its own.
-        line: its line number, from 1.
+        name: its line, in messages.
     """
 
     text: str
     needle: tuple[int, int]
     question: str
     answer: str | None
-    line: int
+    name: str
 
     @property
     def prompt(self) -> str:
@@ -79,26 +79,9 @@ def read_trials(needles: Needles) -> list[Trial]:
     """
     if not isinstance(needles, str | Path):
         named: Iterable[tuple[int, Any]] = enumerate(needles, 1)
-        return _some([_trial(each, i, f"needle {i}") for i, each in named], "needle=")
-    path = Path(needles)
-    try:
-        content = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise no_such_file(path) from error
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path} is not UTF-8.", hint="a text file with an object per line") from error
-    trials = []
-    for i, line in enumerate(content.split("\n"), 1):
-        if line.strip():
-            where = f"line {i} of {path}"
-            try:
-                fields = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise FileError(f"{where} is not JSON.", hint=EXAMPLE) from error
-            trials.append(_trial(fields, i, where))
-    return _some(trials, f"--needle {path}")
+        return _some([_trial(each, f"needle {i}") for i, each in named], "needle=")
+    trials = [_trial(fields, where) for where, fields in read_json_lines(needles, EXAMPLE)]
+    return _some(trials, f"--needle {needles}")
 
 
 def _some(trials: list[Trial], name: str) -> list[Trial]:
@@ -107,7 +90,7 @@ def _some(trials: list[Trial], name: str) -> list[Trial]:
     return trials
 
 
-def _trial(fields: Any, line: int, where: str) -> Trial:
+def _trial(fields: Any, where: str) -> Trial:
     """Return a trial from its fields; `where` names it in messages."""
     if not isinstance(fields, Mapping):
         raise FileError(f"{where} is a {class_name(fields)}, but a trial is an object.", hint=EXAMPLE)
@@ -127,7 +110,7 @@ def _trial(fields: Any, line: int, where: str) -> Trial:
     if not text or not text.strip() or answer == "":
         raise FileError(f"{where} has an empty {'answer' if answer == '' else 'text'}.", hint=EXAMPLE)
     span = _span(text, fields.get("needle"), where)
-    return Trial(text, span, strings["question"] or "", answer, line)
+    return Trial(text, span, strings["question"] or "", answer, where)
 
 
 def _span(text: str, needle: Any, where: str) -> tuple[int, int]:
@@ -363,7 +346,7 @@ class _Job:
         ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
         inside = [i for i, (a, b) in enumerate(offsets) if a < b and a < end and b > first]
         if not inside:
-            raise ModelError(f"the needle of trial {trial.line} has no tokens in {name}.")
+            raise ModelError(f"the needle of {trial.name} has no tokens in {name}.")
         answer = None
         if trial.answer is not None:
             answer = encoded(tokenizer, {"text": trial.answer}, add_special_tokens=False)["input_ids"]

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -35,9 +36,13 @@ HAS_VIDEOS = find_spec("torchvision") is not None and find_spec("num2words") is 
 
 SPECIAL = [
     *("<pad>", "<s>", "</s>", "<unk>", "<image>", "<video>", "<|image_pad|>", "<|video_pad|>"),
+    *("<audio>", "<|image>", "<|image|>", "<image|>"),
     *("<|vision_start|>", "<|vision_end|>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"),
     *("<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<img>", "</img>"),
     *("<IMG_CONTEXT>", "[IMG]", "[IMG_BREAK]", "[IMG_END]", "<|im_start|>", "<|im_end|>"),
+    *("<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>"),
+    *("<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_PATCH|>", "TILE_GLOBAL"),
+    *(f"TILE_{number}" for number in range(1, 5)),
     *(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)),
 ]
 
@@ -123,16 +128,19 @@ def processor_with(kind: str, images: Any, text: Any, **settings: Any) -> Any:
         made = _pixtral_without_torchvision()
     else:
         made = getattr(transformers, kind)
-    videos = {"SmolVLM": "SmolVLM", "InternVL": "InternVL", "Qwen3VL": "Qwen3VL"}
-    videos |= {"LlavaOnevision": "LlavaOnevision", "Qwen2VL": "Qwen2VL", "Qwen2_5_VL": "Qwen2VL"}
+    videos = {"Qwen2_5_VL": "Qwen2VL"}
+    videos |= {name: name for name in "Qwen2VL Qwen3VL Glm4v Gemma4".split()}
+    videos |= {name: name for name in "LlavaOnevision SmolVLM InternVL".split()}
     of_videos = videos.get(kind.removesuffix("Processor"))
     if of_videos is None:
         return made(image_processor=images, tokenizer=text, **settings)
     if HAS_VIDEOS:
         of_videos = getattr(transformers, f"{of_videos}VideoProcessor")
         sizes = {"patch_size": 8, "merge_size": 2, "temporal_patch_size": 2}
-        if kind.startswith("Qwen"):
+        if kind.startswith(("Qwen", "Glm")):
             frames = of_videos(**sizes, size={"shortest_edge": 256, "longest_edge": 4096})
+        elif kind == "Gemma4Processor":
+            frames = of_videos(patch_size=4, max_soft_tokens=70, pooling_kernel_size=2)
         elif kind.startswith("SmolVLM"):
             frames = of_videos(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
         else:
@@ -226,12 +234,20 @@ def llava_onevision() -> tuple[Any, Any]:
     )
 
 
-def qwen(kind: str, **vision: Any) -> tuple[Any, Any]:
-    """A model of Qwen: `Qwen2VL`, `Qwen2_5_VL` or `Qwen3VL`."""
+QWEN3_VISION = {
+    "out_hidden_size": 64,
+    "intermediate_size": 128,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0],
+}
+
+
+def qwen(kind: str, text: dict[str, Any] | None = None, **vision: Any) -> tuple[Any, Any]:
+    """A model of Qwen: `Qwen2VL`, `Qwen2_5_VL`, `Qwen3VL`, `Qwen3_5` and those with experts."""
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
     shared = {"num_heads": 4, "patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
     config = getattr(transformers, f"{kind}Config")(
-        text_config={**TEXT, "rope_parameters": rope, "head_dim": 16},
+        text_config={**TEXT, "rope_parameters": rope, "head_dim": 16, **(text or {})},
         vision_config={"depth": 2, "hidden_size": 64, **shared, **vision},
         image_token_id=id_of("<|image_pad|>"),
         video_token_id=id_of("<|video_pad|>"),
@@ -246,7 +262,7 @@ def qwen(kind: str, **vision: Any) -> tuple[Any, Any]:
     )
     chat = CHAT.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
     return getattr(transformers, f"{kind}ForConditionalGeneration")(config), processor_with(
-        f"{kind}Processor",
+        f"{kind if kind.startswith('Qwen2') else 'Qwen3VL'}Processor",
         images,
         tokenizer(image_token="<|image_pad|>", video_token="<|video_pad|>"),
         chat_template=chat.replace("VIDEO", "<|vision_start|><|video_pad|><|vision_end|>"),
@@ -266,8 +282,94 @@ def qwen2_5_vl() -> tuple[Any, Any]:
 
 @a_family
 def qwen3_vl() -> tuple[Any, Any]:
-    stacked = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
-    return qwen("Qwen3VL", out_hidden_size=64, intermediate_size=128, **stacked)
+    return qwen("Qwen3VL", **QWEN3_VISION)
+
+
+@a_family
+def qwen3_vl_moe() -> tuple[Any, Any]:
+    return qwen("Qwen3VLMoe", {"num_experts": 4, "moe_intermediate_size": 32}, **QWEN3_VISION)
+
+
+LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+
+
+@a_family
+def qwen3_5() -> tuple[Any, Any]:
+    return qwen("Qwen3_5", LINEAR, **QWEN3_VISION)
+
+
+@a_family
+def qwen3_5_moe() -> tuple[Any, Any]:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    experts |= {"shared_expert_intermediate_size": 32}
+    return qwen("Qwen3_5Moe", {**LINEAR, **experts}, **QWEN3_VISION)
+
+
+def glm(kind: str, **text: Any) -> tuple[Any, Any]:
+    """A model of `Glm4v` or `Glm4vMoe`."""
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+    merged = {"patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    vision = {"depth": 2, "hidden_size": 64, "num_heads": 4, "out_hidden_size": 64}
+    config = getattr(transformers, f"{kind}Config")(
+        text_config={**TEXT, "rope_parameters": rope, "head_dim": 16, **text},
+        vision_config={**vision, **merged, "intermediate_size": 128, "image_size": 32},
+        image_token_id=id_of("<|image_pad|>"),
+        video_token_id=id_of("<|video_pad|>"),
+    )
+    images = transformers.Glm4vImageProcessor(
+        patch_size=8,
+        merge_size=2,
+        temporal_patch_size=2,
+        size={"shortest_edge": 256, "longest_edge": 8192},
+    )
+    return getattr(transformers, f"{kind}ForConditionalGeneration")(config), processor_with(
+        "Glm4vProcessor",
+        images,
+        tokenizer(image_token="<|image_pad|>", video_token="<|video_pad|>"),
+        chat_template=CHAT.replace("IMAGE", "<|begin_of_image|><|image_pad|><|end_of_image|>"),
+    )
+
+
+@a_family
+def glm4v() -> tuple[Any, Any]:
+    return glm("Glm4v")
+
+
+@a_family
+def glm4v_moe() -> tuple[Any, Any]:
+    return glm(
+        "Glm4vMoe", head_dim=32, n_routed_experts=4, moe_intermediate_size=32, num_experts_per_tok=2
+    )
+
+
+@a_family
+def aya_vision() -> tuple[Any, Any]:
+    config = transformers.AyaVisionConfig(
+        vision_config=transformers.SiglipVisionConfig(**VISION),
+        text_config=transformers.Cohere2Config(**{**TEXT, "sliding_window": 8}),
+        image_token_index=id_of("<|IMG_PATCH|>"),
+        downsample_factor=2,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+    )
+    images = transformers.GotOcr2ImageProcessor(
+        size={"height": 32, "width": 32}, min_patches=1, max_patches=4
+    )
+    return transformers.AyaVisionForConditionalGeneration(config), processor_with(
+        "AyaVisionProcessor",
+        images,
+        tokenizer(),
+        patch_size=8,
+        downsample_factor=2,
+        img_size=32,
+        chat_template=CHAT.replace("IMAGE", "<image>"),
+    )
 
 
 @a_family
@@ -289,6 +391,45 @@ def gemma3() -> tuple[Any, Any]:
         tokenizer(image_token="<image_soft_token>", **names),
         image_seq_length=4,
         chat_template=CHAT.replace("IMAGE", "<start_of_image>"),
+    )
+
+
+@a_family
+def gemma4() -> tuple[Any, Any]:
+    layers = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+    config = transformers.Gemma4Config(
+        text_config=transformers.Gemma4TextConfig(
+            **{**TEXT, "head_dim": 16, "global_head_dim": 32, **layers},
+            hidden_size_per_layer_input=8,
+            vocab_size_per_layer_input=TEXT["vocab_size"],
+            num_kv_shared_layers=0,
+        ),
+        vision_config={
+            **{name: VISION[name] for name in VISION if name != "image_size"},
+            "num_key_value_heads": 4,
+            "head_dim": 16,
+            "patch_size": 4,
+            "pooling_kernel_size": 2,
+            "position_embedding_size": 128,
+        },
+        boi_token_id=id_of("<|image>"),
+        eoi_token_id=id_of("<image|>"),
+        image_token_id=id_of("<|image|>"),
+        video_token_id=id_of("<video>"),
+        audio_token_id=id_of("<audio>"),
+    )
+    images = transformers.Gemma4ImageProcessor(patch_size=4, max_soft_tokens=70, pooling_kernel_size=2)
+    names = {"boi_token": "<|image>", "eoi_token": "<image|>"}
+    names |= {"boa_token": "<audio>", "eoa_token": "<audio>", "audio_token": "<audio>"}
+    model = transformers.Gemma4ForConditionalGeneration(config)
+    for layer in model.model.language_model.layers:  # whose scores are not divided by √d_head
+        torch.nn.init.constant_(layer.self_attn.q_norm.weight, 0.25)
+    return model, processor_with(
+        "Gemma4Processor",
+        images,
+        tokenizer(image_token="<|image|>", **names),
+        feature_extractor=transformers.Gemma4AudioFeatureExtractor(),
+        chat_template=CHAT.replace("IMAGE", "<|image|>"),
     )
 
 
@@ -411,14 +552,24 @@ def pixtral() -> tuple[Any, Any]:
 NAMES = list(FAMILIES)
 """The families, by the names of `family`."""
 
-VIDEO_NAMES = ["llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "internvl"]
+VIDEO_NAMES = [
+    "llava_onevision",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "smolvlm",
+    "internvl",
+]
 """Those that read videos, too: only where `HAS_VIDEOS`."""
 
 
 @cache
 def loaded(name: str) -> tuple[Any, Any]:
     """The model of a family, ready to run with torch's attention, and its processor."""
-    torch.manual_seed(NAMES.index(name))
+    torch.manual_seed(crc32(name.encode()))
     model, processor = FAMILIES[name]()
     for parameter_name, parameter in model.named_parameters():
         if "mm_input_projection_weight" in parameter_name:  # Gemma 3 starts it with zeros

@@ -53,7 +53,7 @@ def whole_pass(model: Any, inputs: dict[str, Any], ids: list[int]) -> tuple[torc
         ids: the answer's.
 
     Returns:
-        `n_layer n_head n_K n_K`, and `n_K n_vocab`.
+        `n_layer n_head n_K n_K`, NaN in layers without weights, and `n_K n_vocab`.
     """
     eager = type(model)._from_config(deepcopy(model.config), attn_implementation="eager").eval()
     eager.load_state_dict(model.state_dict())
@@ -70,4 +70,13 @@ def whole_pass(model: Any, inputs: dict[str, Any], ids: list[int]) -> tuple[torc
             longer[name] = torch.cat([longer[name], torch.full_like(answer, value)], 1)
     with torch.no_grad():
         output = eager(**longer, output_attentions=True, use_cache=False)
-    return torch.stack(output.attentions)[:, 0], output.logits[0].log_softmax(-1)
+    returned = iter(torch.stack(output.attentions)[:, 0])
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"]
+    if "linear_attention" in kinds:  # which has no weights
+        shape = output.attentions[0].shape[1:]
+        weights = [
+            torch.full(shape, torch.nan) if "linear" in each else next(returned) for each in kinds
+        ]
+    else:
+        weights = list(returned)
+    return torch.stack(weights), output.logits[0].log_softmax(-1)

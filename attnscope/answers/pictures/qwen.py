@@ -1,4 +1,4 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: a grid of the picture's own ratio; a video is several of them."""
+"""Qwen-VL, GLM-4V and Gemma 4: a grid of the picture's own ratio; a video is several of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ def qwen(of: Processed, index: int) -> list[list[ImageToken]]:
     Source: Wang et al. 2024, "Qwen2-VL", section 2.1, "Naive Dynamic Resolution".
     """
     return _steps(of, "image_grid_thw", index, of.sizes[index], of.images)
+
+
+def gemma4(of: Processed, index: int) -> list[list[ImageToken]]:
+    """Return the tokens of a picture in Gemma 4: means of squares of patches, in its own ratio.
+
+    Source: transformers' `get_aspect_ratio_preserving_size` and `Gemma4VisionPooler`.
+    """
+    columns, rows = (int(last) + 1 for last in of.inputs["image_position_ids"][index].amax(0))
+    merge = of.config.vision_config.pooling_kernel_size
+    return [_merged(of, of.images.setting("pooling_kernel_size"), merge, rows, columns, of.sizes[index])]
 
 
 def qwen_video(of: Processed, index: int) -> list[list[ImageToken]]:
@@ -47,19 +57,34 @@ def _steps(
         size: its width and height.
         part: the part of the processor that read it.
     """
-    vision = of.config.vision_config
+    merge = of.config.vision_config.spatial_merge_size
     n_step, rows, columns = (int(n) for n in of.inputs[name][index])
-    merge = vision.spatial_merge_size
-    if part.setting("merge_size") != merge or rows % merge or columns % merge:
-        raise of.refused(
-            f"{rows}×{columns} patches, merged by {part.setting('merge_size')} in its processor, are"
-            f" merged by {merge} in the model"
-        )
-    area = (0.0, 0.0, float(size[0]), float(size[1]))
     return [
-        grid_of_tokens(rows // merge, columns // merge, area, size, frame=step * _per_step(of, name))
+        _merged(of, part.setting("merge_size"), merge, rows, columns, size, step * _per_step(of, name))
         for step in range(n_step)
     ]
+
+
+def _merged(
+    of: Processed, merged: int, merge: int, rows: int, columns: int, size: Size, frame: int = 0
+) -> list[ImageToken]:
+    """Return the tokens of a grid of patches that are merged.
+
+    Args:
+        of: what the processor made.
+        merged, merge: how many patches, in both directions, are one token in the processor, and in the
+            model.
+        rows, columns: those of patches.
+        size: width and height of the picture or the video.
+        frame: that of the tokens.
+    """
+    if merged != merge or rows % merge or columns % merge:
+        raise of.refused(
+            f"{rows}×{columns} patches, merged by {merged} in its processor, are merged by {merge} in"
+            " the model"
+        )
+    area = (0.0, 0.0, float(size[0]), float(size[1]))
+    return grid_of_tokens(rows // merge, columns // merge, area, size, frame=frame)
 
 
 def _per_step(of: Processed, name: str) -> int:

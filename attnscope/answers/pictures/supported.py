@@ -15,8 +15,14 @@ from attnscope.answers.pictures.llava_next import (
 from attnscope.answers.pictures.one_grid import gemma3, llava, paligemma
 from attnscope.answers.pictures.pixtral import pixtral
 from attnscope.answers.pictures.processed import Processed
-from attnscope.answers.pictures.qwen import qwen, qwen3_video, qwen_video
-from attnscope.answers.pictures.tiles import idefics3, idefics3_video, internvl, internvl_video
+from attnscope.answers.pictures.qwen import gemma4, qwen, qwen3_video, qwen_video
+from attnscope.answers.pictures.tiles import (
+    aya_vision,
+    idefics3,
+    idefics3_video,
+    internvl,
+    internvl_video,
+)
 
 Tokens = Callable[[Processed, int], list[list[ImageToken]]]
 """Returns the tokens of a picture or a video, given its index, as runs without other tokens inside."""
@@ -50,6 +56,15 @@ _QWEN: dict[str, Any] = {
     "closing": (r"<\|vision_end\|>",),
     "around": _VISION,
 }
+_GLM: dict[str, Any] = {
+    "opening": (r"<\|begin_of_image\|>",),
+    "closing": (r"<\|end_of_image\|>",),
+    "around": ("<|begin_of_image|>", "<|end_of_image|>"),
+}
+_AYA: dict[str, Any] = {
+    "opening": (r"TILE_(\d+|GLOBAL)", r"<\|START_OF_IMG\|>"),
+    "closing": (r"<\|END_OF_IMG\|>",),
+}
 
 FAMILIES: dict[str, PictureFamily] = {
     "llava": PictureFamily(llava),
@@ -57,11 +72,18 @@ FAMILIES: dict[str, PictureFamily] = {
     "llava_onevision": PictureFamily(llava_onevision, llava_onevision_video),
     "paligemma": PictureFamily(paligemma),
     "gemma3": PictureFamily(gemma3, opening=("<start_of_image>",), closing=("<end_of_image>",)),
+    "gemma4": PictureFamily(gemma4, opening=(r"<\|image>",), closing=(r"<image\|>",)),
     "qwen2_vl": PictureFamily(qwen, qwen_video, **_QWEN),
     "qwen2_5_vl": PictureFamily(qwen, qwen_video, **_QWEN),
     "qwen3_vl": PictureFamily(qwen, qwen3_video, **_QWEN),
+    "qwen3_vl_moe": PictureFamily(qwen, qwen3_video, **_QWEN),
+    "qwen3_5": PictureFamily(qwen, qwen3_video, **_QWEN),
+    "qwen3_5_moe": PictureFamily(qwen, qwen3_video, **_QWEN),
+    "glm4v": PictureFamily(qwen, **_GLM),
+    "glm4v_moe": PictureFamily(qwen, **_GLM),
     "idefics3": PictureFamily(idefics3, **_TILES),
     "smolvlm": PictureFamily(idefics3, idefics3_video, **_TILES),
+    "aya_vision": PictureFamily(aya_vision, **_AYA),
     "internvl": PictureFamily(internvl, internvl_video, opening=("<img>",), closing=("</img>",)),
     "mistral3": PictureFamily(pixtral, closing=(r"\[IMG_END\]",)),
 }

@@ -41,10 +41,29 @@ def internvl(of: Processed, index: int) -> list[list[ImageToken]]:
 
     Source: Chen et al. 2024, "How Far Are We to GPT-4V?", section 3.3, "Dynamic High-Resolution".
     """
+    return [[token for run in _chosen_tiles(of, index, _grid_of_internvl(of)) for token in run]]
+
+
+def aya_vision(of: Processed, index: int) -> list[list[ImageToken]]:
+    """Return the tokens of a picture in Aya Vision: a run for each of InternVL's tiles, then the whole.
+
+    Source: Dash et al. 2025, "Aya Vision"; transformers' `AyaVisionProcessor`.
+    """
+    grid = _grid(of, of.config.vision_config.patch_size, of.config.downsample_factor)
+    return _chosen_tiles(of, index, grid)
+
+
+def _chosen_tiles(of: Processed, index: int, grid: TileGrid) -> list[list[ImageToken]]:
+    """Return a run for each tile of the arrangement that InternVL's processor chooses, and the whole.
+
+    Args:
+        of: what the processor made.
+        index: that of the picture.
+        grid: the grid of each tile.
+    """
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
-    n_tile = int(of.images.returned["num_patches"][index])
-    size, grid = of.sizes[index], _grid_of_internvl(of)
+    n_tile, size = int(of.images.returned["num_patches"][index]), of.sizes[index]
     rows = columns = 0
     if n_tile > 1:
         tile = tuple(of.pixels.shape[-2:])
@@ -55,7 +74,7 @@ def internvl(of: Processed, index: int) -> list[list[ImageToken]]:
             f"a picture of {size[0]}×{size[1]} is cut into {rows}×{columns} tiles and the whole, but"
             f" its processor made {n_tile}"
         )
-    return [[token for run in _tiles(rows, columns, grid, size) for token in run]]
+    return _tiles(rows, columns, grid, size)
 
 
 def internvl_video(of: Processed, index: int) -> list[list[ImageToken]]:

@@ -33,7 +33,10 @@ WRITTEN = {
     "llava_onevision": "·",
     "qwen2_vl": "<|vision_start|>·<|vision_end|>",
     "qwen2_5_vl": "<|vision_start|>·<|vision_end|>",
-    "qwen3_vl": f"<|vision_start|>{QWEN_3}<|vision_end|>",
+    **dict.fromkeys(
+        ["qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"],
+        f"<|vision_start|>{QWEN_3}<|vision_end|>",
+    ),
     "smolvlm": SMOLVLM,
     "internvl": INTERNVL,
 }

@@ -574,6 +574,9 @@ def loaded(name: str) -> tuple[Any, Any]:
     for parameter_name, parameter in model.named_parameters():
         if "mm_input_projection_weight" in parameter_name:  # Gemma 3 starts it with zeros
             torch.nn.init.normal_(parameter, std=0.1)
+    output = model.get_output_embeddings().weight
+    if output is not model.get_input_embeddings().weight:
+        torch.nn.init.zeros_(output[: len(SPECIAL)])  # so that it writes no image tokens
     model.config.architectures = [type(model).__name__]
     return model.eval(), processor
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 EXACT = 'a request with "return_token_ids": true (vLLM) or "return_tokens": true (llama.cpp)'
 
+UNUSED = ("chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
+"""What a request may change of how its messages are written as a text."""
+
 
 def read_replay(
     checkpoint: Checkpoint, config: Any, replay: Any, prompt: Prompt | None, segments: Any = None
@@ -69,14 +72,16 @@ def _prompt(
     """Return the prompt that the user gives, or that of the file."""
     request, ids = response.request, response.prompt_ids
     asked = request.get("prompt")
+    if isinstance(asked, list) and len(asked) == 1 and isinstance(asked[0], str | list):
+        asked = asked[0]
     if isinstance(asked, list) and asked and all(isinstance(each, int) for each in asked):
         ids = ids or asked
     given = prompt is not None
     if prompt is None and request.get("messages") is not None:
         chat = {key: request[key] for key in ("messages", "tools", "documents") if request.get(key)}
         prompt = read_messages(checkpoint, config, chat, segments)
-        if request.get("chat_template_kwargs") and ids is None:
-            prompt.notices.append("chat_template_kwargs of the request are not used.")
+        unused = [key for key in UNUSED if key in request and ids is None]
+        prompt.notices += [f"{key} of the request is not used." for key in unused]
     elif prompt is None and isinstance(asked, str):
         prompt = read_text(checkpoint, config, asked, segments, name="the prompt of --replay")
     if ids is None:
@@ -180,7 +185,8 @@ def _ids_of_pieces(tokenizer: Any, response: Response) -> tuple[list[int], str]:
             many = f"{len(found)} tokens are" if found else "no token is"
             return [], f"{many} {piece.decode(errors='replace')!r}, which is its token {i}"
         ids += found
-    if not response.hidden and _spelled(tokenizer, ids, pieces) != response.text.encode().strip(b" "):
+    spells = _spelled(tokenizer, ids, pieces) == response.text.encode().strip(b" ")
+    if spells == response.hidden:  # which are tokens, too
         return [], "its tokens do not spell the text"
     return ids, ""
 

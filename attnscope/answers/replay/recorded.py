@@ -12,8 +12,8 @@ Each run rounds its logits by eps / 2 of their size; before that, the residual s
 layer, in another order by another kernel. In 16 bits, sums are kept in float32, and results are rounded
 alone; in float32, each sum is rounded as it grows, so that there are more roundings. Of eps times the
 largest logit, pairs of SDPA, eager attention, a cache and a batch differ by 17 at most in float32 and by
-3.3 in 16 bits: SmolLM2-135M, and random LLaMAs, GPT-2s, Gemma2s and Qwen3s of up to 48 layers. These
-leave more than the double.
+3.3 in 16 bits: SmolLM2-135M, and random LLaMAs, GPT-2s, Gemma2s and Qwen3s of up to 48 layers. The
+bounds leave more than the double.
 """
 
 FLOAT16, BFLOAT16 = 2**-10, 2**-7

@@ -109,6 +109,7 @@ def read_response(replay: Any) -> Response:
             response = _of_llama_cpp(content)
         else:
             raise OptionError(f"{name} has neither choices nor a content.", hint=SHAPE)
+        response.n_prompt, response.n_token = _counts(content)
     except OptionError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -135,7 +136,7 @@ def _check(response: Response, name: str) -> None:
     """Raise an OptionError unless there is an answer, and no prompt before it."""
     if response.request.get("echo"):
         raise _echo(name)
-    if not response.text and not response.ids and not response.entries:
+    if not (response.text or response.hidden or response.ids or response.entries):
         raise OptionError(f"{name} has an empty answer: there is no token to show.")
 
 
@@ -205,9 +206,11 @@ def _of_choices(content: dict[str, Any], name: str) -> Response:
         raise OptionError(f"{name} has no choices: there is no answer in it.")
     choice = choices[0]
     message, found = choice.get("message"), choice.get("logprobs") or {}
-    response = Response("OpenAI-compatible", choice["text"] if message is None else "")
+    text = choice["text"] if message is None else message.get("content") or ""
+    if not isinstance(text, str):
+        raise TypeError(f"its text is {described(text)}")
+    response = Response("OpenAI-compatible", text)
     if message is not None:
-        response.text = message.get("content") or ""
         others = ("reasoning", "reasoning_content", "tool_calls", "function_call")
         response.hidden = any(message.get(key) for key in others)
     entries = found.get("content") or []  # llama.cpp has these without a chat, too
@@ -226,13 +229,7 @@ def _of_choices(content: dict[str, Any], name: str) -> Response:
         response.engine = "vLLM"
     elif any("id" in each for each in entries) or "timings" in content:
         response.engine = "llama.cpp"
-    usage, timings = content.get("usage") or {}, content.get("timings") or {}
-    response.n_prompt, response.n_token = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if timings and not usage:  # a stream of llama.cpp
-        response.n_prompt = timings["prompt_n"] + timings.get("cache_n", 0)
-        response.n_token = timings["predicted_n"]
     if len(choices) > 1:
-        response.n_token = None  # that of all
         response.notices.append(f"{name} has {len(choices)} choices: this is the first.")
     return response
 
@@ -248,12 +245,21 @@ def _of_llama_cpp(content: dict[str, Any]) -> Response:
         entries.append(each)
     _read_entries(response, entries)
     response.ids = _ids(content["tokens"]) if content.get("tokens") else None
-    response.n_prompt = content.get("tokens_evaluated")
-    response.n_token = content.get("tokens_predicted")
     settings = content.get("generation_settings") or {}
     if any(each.get("scale") for each in settings.get("lora") or []):
         response.causes.append("the engine ran with a LoRA")
     return response
+
+
+def _counts(content: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Return how many tokens the engine read and wrote; None: not known."""
+    usage, timings = content.get("usage") or {}, content.get("timings") or {}
+    n_prompt = content.get("tokens_evaluated", usage.get("prompt_tokens"))
+    n_token = content.get("tokens_predicted", usage.get("completion_tokens"))
+    if timings and n_token is None:  # a stream of llama.cpp's chat
+        n_prompt, n_token = timings["prompt_n"] + timings.get("cache_n", 0), timings["predicted_n"]
+    [n_prompt, n_token] = [None if each is None else int(each) for each in (n_prompt, n_token)]
+    return n_prompt, None if len(content.get("choices") or []) > 1 else n_token  # that of all choices
 
 
 def _read_entries(response: Response, found: list[dict[str, Any]]) -> None:

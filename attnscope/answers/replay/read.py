@@ -26,6 +26,9 @@ EXACT = 'a request with "return_token_ids": true (vLLM) or "return_tokens": true
 UNUSED = ("chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
 """What a request may change of how its messages are written as a text."""
 
+PLACEHOLDERS = ("image_token_id", "image_token_index", "video_token_id", "audio_token_id")
+"""The tokens of a configuration in whose places a model reads something else than a text."""
+
 
 def read_replay(
     checkpoint: Checkpoint, config: Any, replay: Any, prompt: Prompt | None, segments: Any = None
@@ -59,7 +62,7 @@ def read_replay(
         )
     if response.n_prompt not in (None, len(prompt.tokens)):
         own = f"the engine read a prompt of {counted(response.n_prompt, 'token')}"
-        notices.append(f"{own}, and this one has {len(prompt.tokens)}: it is another.")
+        notices.append(f"{own}, and this one has {len(prompt.tokens)}.")
         response.causes.insert(0, own)
     prompt.answer = ids
     prompt.notices += response.notices + notices
@@ -102,6 +105,11 @@ def _prompt(
             hint="no other prompt than that of the file",
         )
     check_ids(checkpoint, config, ids, "--replay")
+    if any(getattr(config, name, None) in ids for name in PLACEHOLDERS):
+        raise OptionError(
+            "the prompt of --replay has tokens of a picture, a video or a recording, but not it.",
+            hint='--image FILE --text "…" with it, or "messages" with the picture in its request',
+        )
     tokenizer = tokenizer_of(checkpoint)
     inputs = {"input_ids": batch_of(ids), "attention_mask": batch_of([1] * len(ids))}
     whole = [Segment("prompt", ((0, len(ids)),))]

@@ -225,7 +225,9 @@ def _of_choices(content: dict[str, Any], name: str) -> Response:
     prompt = choice.get("prompt_token_ids") or content.get("prompt_token_ids")
     response.ids = _ids(choice["token_ids"]) if choice.get("token_ids") else None
     response.prompt_ids = _ids(prompt) if prompt else None
-    if response.ids or prompt or "prompt_logprobs" in {*choice, *content}:
+    fingerprint = str(content.get("system_fingerprint"))
+    vllm = fingerprint.startswith("vllm") or "prompt_logprobs" in {*choice, *content}
+    if response.ids or prompt or vllm:
         response.engine = "vLLM"
     elif any("id" in each for each in entries) or "timings" in content:
         response.engine = "llama.cpp"

@@ -1,13 +1,20 @@
 """Answers that engines wrote, in files of their formats, beside log-probabilities of a whole pass."""
 
+import io
 import json
+from base64 import b64encode
 from copy import deepcopy
 
 import pytest
+import torch
+from answers.families import loaded, picture
 from answers.writers import MESSAGES, whole_pass, writer
+from transformers import T5Config, T5ForConditionalGeneration
 
 import attnscope
 from attnscope.answers.replay.recorded import RecordedAnswer, compare
+from attnscope.answers.segments.of_messages import read_messages
+from attnscope.checkpoints.loaded import find_model
 from attnscope.document.markdown import markdown_document
 from attnscope.errors import AttnscopeError
 from attnscope.models.token_pieces import pieces_of
@@ -192,7 +199,11 @@ def changed(content, **values):
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        ({"a": 1}, "neither choices nor a content"),
+        ({"a": 1}, "^replay has neither choices nor a content"),
+        (
+            {"choices": [{"message": {"content": [{"text": SAYS}]}}]},
+            "another shape than a server's response: its text is",
+        ),
         ({"error": {"message": "no such model"}}, "an error of the server: no such model"),
         ({"choices": []}, "no choices"),
         ({"choices": [{"text": ""}]}, "empty answer"),
@@ -237,3 +248,123 @@ def test_an_engine_in_16_bits_is_named_as_a_cause():
     compare(recorded, [-1.0, -2.0], [3.0, 3.0], 2**-23, 300)
     assert recorded.parts_at == 1
     assert not recorded.causes
+
+
+def hidden(text):
+    """A chat whose model also reasoned; its tokens are those of `text`."""
+    prompt = TOKENIZER.apply_chat_template(MESSAGES, add_generation_prompt=True, tokenize=False)
+    _, ids, values = recorded(prompt, text, special=False)
+    entries = [
+        {"token": piece, "logprob": value} for piece, value in zip(pieces(ids), values, strict=True)
+    ]
+    message = {"role": "assistant", "content": SAYS, "reasoning_content": "where ?"}
+    return {"choices": [{"message": message, "logprobs": {"content": entries}}]}
+
+
+def test_reasoning_is_replayed_if_its_tokens_are_there():
+    answer = replay(hidden(f"where ? {SAYS}"), messages=MESSAGES)
+    assert "".join(token.text for token in answer.written) == f"where ? {SAYS}"
+    assert answer.recorded.parts_at is None
+    with pytest.raises(
+        AttnscopeError, match="has reasoning or calls of tools, which are not in its text"
+    ):
+        replay(hidden(SAYS), messages=MESSAGES)
+
+
+def test_calls_of_tools_without_their_tokens_are_refused():
+    message = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "weather"}}]}
+    with pytest.raises(AttnscopeError, match="has reasoning or calls of tools"):
+        replay({"choices": [{"message": message}]}, messages=MESSAGES)
+
+
+def test_log_probabilities_that_a_server_does_not_know_are_not_compared():
+    content = vllm()
+    content["choices"][0]["logprobs"]["token_logprobs"][2:4] = [-9999.0, float("-inf")]
+    values = replay(content).recorded.log_probabilities
+    assert [i for i, each in enumerate(values) if each is None] == [2, 3]
+    assert replay(content).recorded.parts_at is None
+
+
+def test_tokens_that_are_not_whole_characters_are_tokenized_again():
+    _, ids, values = recorded(says="é.")
+    lossy = [{"token": "\ufffd", "bytes": [239, 191, 189], "logprob": value} for value in values[:2]]
+    entries = [*lossy, {"token": ".", "bytes": [46], "logprob": values[2]}]
+    content = {"choices": [{"text": "é.", "logprobs": {"content": entries}}]}
+    answer = replay({"request": {"prompt": [TEXT]}, "response": content})
+    assert (answer.ids, answer.recorded.ids, answer.recorded.drift) == (ids, "retokenised", 0)
+
+
+def test_an_answer_that_ends_has_its_last_token():
+    _, ids, _ = recorded()
+    end = TOKENIZER.eos_token_id
+    content = changed(vllm(), token_ids=[*ids, end], logprobs=None)
+    assert replay(content).ids == [*ids, end]
+
+
+def test_an_answer_beyond_the_limit_of_the_model_is_refused():
+    content = changed(vllm(), token_ids=recorded()[1] * 25, logprobs=None)
+    with pytest.raises(AttnscopeError, match=r"14 tokens and 250 more make 264, and \w+ takes 256"):
+        replay(content)
+
+
+def test_a_stream_that_breaks_off_says_so(tmp_path):
+    file = tmp_path / "stream.txt"
+    chunk = {"choices": [{"index": 0, "text": SAYS, "token_ids": recorded()[1]}]}
+    lines = [chunk, {"error": {"message": "out of memory"}}]
+    file.write_text("".join(f"data: {json.dumps(line)}\n\n" for line in lines))
+    notices = replay(file, TEXT).notices
+    assert any("ends with an error of the server: out of memory." in each for each in notices)
+
+
+@pytest.mark.parametrize("options", [{"rows": "reading"}, {"rows": "segments"}, {"verify": True}])
+def test_rows_of_a_recorded_answer_are_those_of_its_tokens(options):
+    answer = replay(vllm(), TEXT, **options)
+    assert answer.recorded.parts_at is None
+    if "verify" in options:
+        assert [check.name for check in answer.checks] == [
+            "rows = those of the model's own eager attention"
+        ]
+        assert all(check.ok for check in answer.checks)
+
+
+def test_an_answer_about_a_picture_is_replayed():
+    model, processor = loaded("qwen2_vl")
+    image = io.BytesIO()
+    picture(50, 37).save(image, "PNG")
+    url = f"data:image/png;base64,{b64encode(image.getvalue()).decode()}"
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "what is?"}]
+    prompt = read_messages(
+        find_model(model, processor=processor), model.config, [{"role": "user", "content": parts}]
+    )
+    ids = processor.tokenizer("a cat", add_special_tokens=False)["input_ids"]
+    _, scores = whole_pass(model, prompt.inputs, ids)
+    n = len(prompt.tokens)
+    values = [float(scores[n - 1 + i, number]) for i, number in enumerate(ids)]
+    entries = [{"token": "?", "id": a, "logprob": b} for a, b in zip(ids, values, strict=True)]
+    choice = {"message": {"content": "a cat"}, "logprobs": {"content": entries}}
+    response = {"choices": [choice], "usage": {"prompt_tokens": n, "completion_tokens": len(ids)}}
+    both = {"request": {"messages": [{"role": "user", "content": parts}]}, "response": response}
+    answer = attnscope.answer(model, replay=both, processor=processor)
+    assert (answer.ids, len(answer.pictures)) == (ids, 1)
+    assert answer.recorded.parts_at is None
+    choice |= {"prompt_token_ids": prompt.inputs["input_ids"][0].tolist(), "token_ids": ids}
+    with pytest.raises(AttnscopeError, match="has tokens of a picture, a video or a recording"):
+        attnscope.answer(model, replay=response, processor=processor)
+
+
+def test_an_answer_of_an_encoder_decoder_is_replayed():
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 8, "num_layers": 2, "num_heads": 2}
+    config = T5Config(vocab_size=len(TOKENIZER), decoder_start_token_id=0, **sizes)
+    model = T5ForConditionalGeneration(config).eval()
+    ids = TOKENIZER(SAYS, add_special_tokens=False)["input_ids"]
+    before = TOKENIZER(TEXT, return_tensors="pt")
+    with torch.no_grad():
+        labels = torch.tensor([ids])
+        logits = model(input_ids=before["input_ids"], labels=labels).logits[0].log_softmax(-1)
+    values = [float(logits[i, number]) for i, number in enumerate(ids)]
+    content = changed(vllm(), token_ids=ids, prompt_token_ids=None)
+    content["choices"][0]["logprobs"]["token_logprobs"] = values
+    answer = attnscope.answer(model, TEXT, replay=content, tokenizer=TOKENIZER)
+    assert (answer.stack, answer.ids) == ("cross", ids)
+    assert answer.recorded.parts_at is None

@@ -107,7 +107,7 @@ def test_settings_of_llama_cpp_are_no_causes_of_another_log_probability():
 def test_another_prompt_than_the_server_read_is_noticed():
     answer = replay("merges", "chat.json", text="the mat")
     assert any(
-        "the engine read a prompt of 29 tokens, and this one has 3" in each for each in answer.notices
+        "the engine read a prompt of 29 tokens, and this one has 3." in each for each in answer.notices
     )
     assert answer.recorded.parts_at == 0
     assert answer.recorded.causes == ["the engine read a prompt of 29 tokens"]

@@ -18,7 +18,7 @@ def llava_next(of: Processed, index: int) -> list[list[ImageToken]]:
     padded evenly on both sides, and cut into tiles; rows and columns of the grid of all tiles that hold
     nothing but padding are dropped, and a token ends each row.
 
-    Source: Liu et al. 2024, "LLaVA-NeXT", section "Dynamic High Resolution"; transformers'
+    Source: Liu et al. 2024, "LLaVA-NeXT", "Dynamic High Resolution"; transformers'
     `pack_image_features` and `unpad_image`, whose rounding is repeated here.
     """
     return _whole_and_tiles(of, index, None)

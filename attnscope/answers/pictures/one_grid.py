@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def llava(of: Processed, index: int) -> list[list[ImageToken]]:
     """Return the tokens of a picture in LLaVA: a grid over its centre, since the rest is cropped away.
 
-    Source: Liu et al. 2023, "Visual Instruction Tuning", section 4.1: the grid features of CLIP's last
-    layers, projected one by one.
+    Source: Liu et al. 2023, "Visual Instruction Tuning": the features of CLIP's patches, projected one
+    by one.
     """
     height, width = of.pixels.shape[-2:]
     vision = of.config.vision_config
@@ -40,7 +40,7 @@ def gemma3(of: Processed, index: int) -> list[list[ImageToken]]:
     The whole is squeezed to a square, its patches are averaged. A long picture is divided along its
     longer side if the processor pans and scans.
 
-    Source: Gemma Team 2025, "Gemma 3 Technical Report", section 2.1; transformers' `pan_and_scan`.
+    Source: Gemma Team 2025, "Gemma 3 Technical Report"; transformers' `pan_and_scan`.
     """
     vision = of.config.vision_config
     side = isqrt(of.config.mm_tokens_per_image)

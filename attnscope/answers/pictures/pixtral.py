@@ -11,7 +11,7 @@ def pixtral(of: Processed, index: int) -> list[list[ImageToken]]:
 
     The picture is resized, without a crop, to multiples of a patch, or of merged patches.
 
-    Source: Agrawal et al. 2024, "Pixtral 12B", section 2.2.
+    Source: Agrawal et al. 2024, "Pixtral 12B".
     """
     height, width = (int(side) for side in of.inputs["image_sizes"][index])
     if of.images.setting("do_center_crop"):

@@ -11,7 +11,7 @@ def qwen(of: Processed, index: int) -> list[list[ImageToken]]:
 
     The picture is resized, without a crop, to multiples of the merged patches.
 
-    Source: Wang et al. 2024, "Qwen2-VL", section 2.1, "Naive Dynamic Resolution".
+    Source: Wang et al. 2024, "Qwen2-VL", "Naive Dynamic Resolution".
     """
     return _steps(of, "image_grid_thw", index, of.sizes[index], of.images)
 

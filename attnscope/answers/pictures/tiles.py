@@ -17,8 +17,8 @@ def idefics3(of: Processed, index: int) -> list[list[ImageToken]]:
 
     The picture is stretched to a multiple of a tile in both directions, and nothing is padded.
 
-    Source: Laurençon et al. 2024, "Building and better understanding vision-language models", section
-    3.1; transformers' `resize_for_vision_encoder` and `split_images`.
+    Source: Laurençon et al. 2024, "Building and better understanding vision-language models";
+    transformers' `resize_for_vision_encoder` and `split_images`.
     """
     rows, columns = (
         [int(n) for each in of.images.returned[name] for n in each][index] for name in ("rows", "cols")
@@ -39,7 +39,7 @@ def internvl(of: Processed, index: int) -> list[list[ImageToken]]:
 
     The picture is stretched to the arrangement of tiles whose ratio is nearest to its own.
 
-    Source: Chen et al. 2024, "How Far Are We to GPT-4V?", section 3.3, "Dynamic High-Resolution".
+    Source: Chen et al. 2024, "How Far Are We to GPT-4V?", "Dynamic High-Resolution".
     """
     return [[token for run in _chosen_tiles(of, index, _grid_of_internvl(of)) for token in run]]
 

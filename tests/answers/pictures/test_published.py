@@ -196,30 +196,31 @@ def pixtral(longest: int, patch: int, merged: int) -> Published:
 CASES = {
     # Liu et al. 2024, "Improved Baselines with Visual Instruction Tuning": 336 pixels, 576 tokens
     "llava 1.5": (llava_1_5, (640, 480), 576, (80, 0, 100, 20)),
-    # vLLM's documentation and LLaVA-NeXT's blog: at most 2880 without ends of rows, for 672 × 672
+    # 5 × 576 = 2880 without ends of rows, for 672 × 672
     "llava 1.6": (llava_1_6, (672, 672), 576 + 48 * 48, (0, 0, 14, 14)),
     "llava 1.6, wide": (llava_1_6, (640, 480), 576 + 36 * 48, None),
-    # Li et al. 2024, "LLaVA-OneVision": a picture has at most 729 × (1 + 9) tokens
+    # 729 tokens for the whole, and at most those of 9 tiles, `anyres_max_9`
     "onevision": (onevision, (2304, 2304), 729 * 10, (0, 0, 28, 28)),
     "onevision, small": (onevision, (384, 384), 2 * 729, (0, 0, 14, 14)),
-    # Wang et al. 2024, "Qwen2-VL", section 2.1: 224 × 224 pixels are 66 tokens with both marks
+    # Wang et al. 2024, "Qwen2-VL": 224 × 224 pixels are 66 tokens with both marks
     "qwen2-vl": (lambda: qwen("Qwen2VL", 14), (224, 224), 64, (0, 0, 28, 28)),
     "qwen2.5-vl": (lambda: qwen("Qwen2_5_VL", 14), (640, 480), 23 * 17, None),
     "qwen3-vl": (lambda: qwen("Qwen3VL", 16), (1024, 768), 32 * 24, (0, 0, 32, 32)),
-    # Gemma Team 2025, "Gemma 3", section 2.1: 896 × 896 pixels, 256 tokens
+    # Gemma Team 2025, "Gemma 3 Technical Report": 896 × 896 pixels, 256 tokens
     "gemma 3": (gemma_3, (640, 480), 256, (0, 0, 40, 30)),
-    # Beyer et al. 2024, "PaliGemma", section 3.1: 256, 1024 and 4096 tokens
+    # Beyer et al. 2024, "PaliGemma": patches of 14 × 14 of 224, 448 and 896 pixels
     "paligemma 224": (lambda: paligemma(224, 256), (640, 480), 256, (0, 0, 40, 30)),
     "paligemma 448": (lambda: paligemma(448, 1024), (640, 480), 1024, (0, 0, 20, 15)),
     "paligemma 896": (lambda: paligemma(896, 4096), (640, 480), 4096, (0, 0, 10, 7.5)),
-    # Laurençon et al. 2024, section 3.1: tiles of 364 × 364 pixels, 169 tokens each
+    # Idefics3 in transformers: tiles of 364 × 364 pixels, `image_seq_len` 169
     "idefics3": (
         lambda: idefics("Idefics3", 364, 14, 2, 4 * 364, 169),
         (1456, 1092),
         (4 * 3 + 1) * 169,
         (0, 0, 28, 28),
     ),
-    # Marafioti et al. 2025, "SmolVLM": tiles of 384 × 384 pixels are 81 tokens, of 512 × 512, 64
+    # Marafioti et al. 2025, "SmolVLM": tiles of 384 pixels, 9 patches of 14 × 14 a token; SmolVLM 256M:
+    # tiles of 512 pixels, 16 patches of 16 × 16
     "smolvlm 2b": (
         lambda: idefics("SmolVLM", 384, 14, 3, 4 * 384, 81),
         (1536, 1152),
@@ -232,7 +233,7 @@ CASES = {
         (4 * 3 + 1) * 64,
         (0, 0, 20, 20),
     ),
-    # Chen et al. 2024, "How Far Are We to GPT-4V?", section 3.3: 256 tokens for each tile
+    # Chen et al. 2024, "How Far Are We to GPT-4V?": tiles of 448 × 448 pixels, 256 tokens each
     "internvl": (internvl_3, (896, 448), 3 * 256, (0, 0, 28, 28)),
     # Agrawal et al. 2024, "Pixtral 12B": patches of 16 × 16 pixels, up to 1024 × 1024
     "pixtral 12b": (lambda: pixtral(1024, 16, 1), (1024, 1024), 64 * 64, (0, 0, 16, 16)),

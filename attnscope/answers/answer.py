@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.answers.options import TOKENS, PoolOf, RowKind
-from attnscope.answers.prompt import Prompt, Segment, spans_of
+from attnscope.answers.prompt import Prompt, Segment, spans_of, with_sink
 from attnscope.answers.request import AnswerRequest
 from attnscope.answers.result import Answer
 from attnscope.checkpoints.indices import Indices, parse_indices
 from attnscope.checkpoints.loaded import find_model
 from attnscope.document.result import Check
-from attnscope.errors import ModelError, OptionError
+from attnscope.errors import ModelError, OptionError, warn_unused
 from attnscope.models.query import query_position
 from attnscope.models.tokens import Token
 from attnscope.options import group_of, one_of
@@ -49,6 +49,7 @@ def answer(
     stack: str | None = None,
     pool: str | None = None,
     query: int | str | None = None,
+    without_sink: bool = False,
     grid: str | None = None,
     truncate: bool = False,
     verify: bool = False,
@@ -91,6 +92,8 @@ def answer(
         stack: the stack of layers, if several write: `decoder` or `cross`.
         pool: `mean` or `max` over layers and heads; None: `mean`.
         query: the token of the answer that is shown alone: its position, or its text.
+        without_sink: whether the first token, which heads read when nothing else matters, is a segment
+            of its own, `sink`.
         grid: the grid of patches, `"24x24"`, for a model whose geometry is not known.
         truncate: truncate a text that is too long.
         verify: compare the rows with those of the model's own eager attention.
@@ -194,9 +197,12 @@ class _Run:
         answer = Segment("answer", ((self.first, self.n_key),))
         if self.stack == "decoder":
             return [Segment("start", ((0, self.first),)), answer]
-        covered = {i for segment in self.prompt.segments for i in segment.positions}
+        segments = self.prompt.segments
+        if self.request.without_sink and not self.crosses:
+            segments = with_sink(segments)
+        covered = {i for segment in segments for i in segment.positions}
         others = spans_of([i for i in range(len(self.prompt.tokens)) if i not in covered])
-        segments = [*self.prompt.segments, *([Segment("other", others)] if others else [])]
+        segments = [*segments, *([Segment("other", others)] if others else [])]
         return segments if self.crosses else [*segments, answer]
 
 
@@ -315,6 +321,8 @@ def _stack(request: AnswerRequest, checkpoint: Checkpoint, config: Any) -> str:
             f" the answer's rows: --rows segments is for models that write what they read.",
             hint="--by segment",
         )
+    because = "the decoder's first token is a segment of its own anyway, and cross-attention has none"
+    warn_unused([(request.without_sink and config.is_encoder_decoder, "--without-sink", because)])
     return request.stack or writes[0]
 
 

@@ -45,8 +45,8 @@ NOTEBOOK_SIDE, NOTEBOOK_WEIGHTS = 640, 2**20
 LONGEST_TOKEN = 14
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 STYLES = (BLUE, ORANGE, GREEN, MAGENTA, CYAN, RED)
-GREYS = {"other": "#8a8f96", "more": "#b4b8be"}
-"""The colours of what is in none of the named segments, and of segments that share a bar."""
+GREYS = {"other": "#8a8f96", "more": "#b4b8be", "sink": "#cfd2d6"}
+"""The colours of what is in none of the named segments, of segments that share a bar, and of sinks."""
 
 MOST_SEGMENTS = 12
 """The most segments that bars tell apart; of more, the smallest are shown as one."""
@@ -332,8 +332,8 @@ def segment_styles(names: Sequence[str]) -> list[str]:
 
 
 def kind_of(name: str) -> str:
-    """Return `other` or `more` for what is not a named segment; else an empty text."""
-    return "other" if name == "other" else "more" if name.endswith(" more") else ""
+    """Return `other`, `sink` or `more` for what is not a named segment; else an empty text."""
+    return name if name in ("other", "sink") else "more" if name.endswith(" more") else ""
 
 
 def _repeats(styles: Sequence[str]) -> bool:

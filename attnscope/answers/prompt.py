@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.models.tokens import Token
@@ -48,6 +48,12 @@ def spans_of(positions: Sequence[int]) -> tuple[tuple[int, int], ...]:
     firsts = [i for i in positions if i - 1 not in there]
     ends = [i + 1 for i in positions if i + 1 not in there]
     return tuple(zip(firsts, ends, strict=True))
+
+
+def with_sink(segments: Sequence[Segment]) -> list[Segment]:
+    """Return segments with the first token, which many heads read, as one of its own."""
+    rest = [replace(each, spans=spans_of([i for i in each.positions if i])) for each in segments]
+    return [Segment("sink", ((0, 1),)), *(each for each in rest if each.n_token)]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class AnswerRequest:
     stack: str | None
     pool: PoolOf
     query: int | str | None
+    without_sink: bool
     grid: str | None
     truncate: bool
     verify: bool

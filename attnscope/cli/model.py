@@ -228,7 +228,6 @@ def _show_answer(
     written = output.save or output.plot or output.page
     warn_unused([(output.force and not written, "--force", "no file is written")])
     output.check_drawings("answer.html")
-    warn_unused([(shown.without_sink, "--without-sink", "sinks are left out of the colours anyway")])
     with notices_shown(), shown_progress() as progress:
         result = answer(
             model,
@@ -243,6 +242,7 @@ def _show_answer(
             stack=which.stack,
             pool=None if shown.pool is None else str(shown.pool),
             query=shown.query,
+            without_sink=shown.without_sink,
             verify=more.verify,
             page=output.page is not None,
             dtype=run.dtype,

@@ -98,7 +98,8 @@ class ShownOptions:
         default=False,
     )
     without_sink: bool = option(
-        "Ignore the first token and special tokens in --top and in the colour scale.",
+        "Ignore the first token and special tokens in --top and in the colour scale; with --by segment,"
+        " the first token is a segment of its own.",
         default=False,
     )
     pool: Pool | None = option(

@@ -170,6 +170,17 @@ def test_verify_compares_the_rows_of_segments_too():
     assert ask(rows="reading").segment_rows is None
 
 
+def test_the_first_token_may_be_a_segment_of_its_own():
+    chat = {"text": None, "messages": MESSAGES, "by": "segment"}
+    answer, plain = (ask(**chat, without_sink=each) for each in (True, False))
+    assert [each.name for each in answer.segments] == ["sink", *(each.name for each in plain.segments)]
+    assert answer.segments[0].positions == [0]
+    assert answer.segments[1].positions == plain.segments[0].positions[1:]
+    np.testing.assert_allclose(answer.sums[..., :2].sum(-1), plain.sums[..., 0], atol=1e-6)
+    alone = ask(without_sink=True)  # the tokenizer's own first token has nothing left
+    assert [each.name for each in alone.segments] == ["sink", "text", "answer"]
+
+
 def test_maxima_of_segments_are_shares_of_their_sum():
     answer = ask(rows="segments", pool="max", segments="docs=[1],[2]")
     largest = answer.segment_rows.max((0, 1))
@@ -181,8 +192,11 @@ def test_maxima_of_segments_are_shares_of_their_sum():
 def test_an_encoder_has_no_rows_of_segments_beside_the_answer():
     config = T5Config(vocab_size=len(TOKENIZER), d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2)
     config.decoder_start_token_id = 0
+    model = T5ForConditionalGeneration(config)
     with pytest.raises(AttnscopeError, match="reads the prompt with its encoder"):
-        attnscope.answer(T5ForConditionalGeneration(config), TEXT, tokenizer=TOKENIZER, rows="segments")
+        attnscope.answer(model, TEXT, tokenizer=TOKENIZER, rows="segments")
+    with pytest.warns(UserWarning, match="without_sink has no effect"):
+        attnscope.answer(model, TEXT, tokenizer=TOKENIZER, generate=1, without_sink=True)
 
 
 def test_tokens_and_log_probabilities_are_those_of_plain_generation():

@@ -218,3 +218,12 @@ def test_a_model_that_does_not_write_has_no_answer(attnscope, others):
     r = attnscope("model", others / "bert", "--text", "the cat", "--by", "segment")
     assert (r.exit_status, r.out) == (2, "")
     assert "does not generate text" in r.err
+
+
+def test_rows_of_segments_and_the_sink_are_options(of_text):
+    r = of_text("--rows", "segments", "--without-sink", "--format", "json")
+    assert (r.exit_status, r.err) == (0, "")
+    names = [each["name"] for each in r.json["segments"]]
+    assert names == ["sink", "text", "answer"]
+    assert [round(sum(row), 4) for row in r.json["segment_shares"]] == [1, 1, 1]
+    assert r.json["segment_shares"][0][0] == pytest.approx(1)

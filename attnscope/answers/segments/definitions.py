@@ -15,7 +15,7 @@ from attnscope.units import counted
 SYNTAX = "docs=[1],[2],[3]; question=/Q: (.*)/; intro=0-25"
 """An example of each kind."""
 
-RESERVED = ("answer", "template", "special", "text")
+RESERVED = ("answer", "template", "special", "text", "other", "sink")
 """Names that other segments have."""
 
 MOST_PARTS = 1000

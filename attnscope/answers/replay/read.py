@@ -21,7 +21,9 @@ from attnscope.units import counted
 if TYPE_CHECKING:
     from attnscope.checkpoints.checkpoint import Checkpoint
 
-EXACT = 'a request with "return_token_ids": true (vLLM) or "return_tokens": true (llama.cpp)'
+EXACT = (
+    'a request without "stream", with "return_token_ids": true (vLLM) or "logprobs": true (llama.cpp)'
+)
 
 UNUSED = ("chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
 """What a request may change of how its messages are written as a text."""

@@ -32,6 +32,7 @@ SHAPE = "the JSON of /v1/completions, /v1/chat/completions or llama.cpp's /compl
 AFTER_SAMPLING = (
     "the probabilities of --replay are those after sampling, not the model's: they are not compared."
 )
+DRAFTED = "a stream of llama.cpp leaves out tokens of a draft: log-probabilities are not compared."
 UNLIKELY = -9999.0
 """What OpenAI and vLLM write for a log-probability that is not known; llama.cpp's is lower yet."""
 
@@ -121,6 +122,10 @@ def read_response(replay: Any) -> Response:
     if content.get("error"):
         response.notices.append(f"{name} ends with an error of the server: {_error_of(content)}.")
     _check(response, name)
+    known = all(each.log_probability is not None for each in response.entries)
+    if response.entries and known and (content.get("timings") or {}).get("draft_n_accepted"):
+        response.notices.append(DRAFTED)
+        response.entries = []
     if response.engine != "llama.cpp":  # which reports those before sampling
         response.causes += _causes(request)
     return response

@@ -368,3 +368,17 @@ def test_an_answer_of_an_encoder_decoder_is_replayed():
     answer = attnscope.answer(model, TEXT, replay=content, tokenizer=TOKENIZER)
     assert (answer.stack, answer.ids) == ("cross", ids)
     assert answer.recorded.parts_at is None
+
+
+def test_tokens_of_a_draft_have_no_log_probabilities():
+    """llama-server writes 0 and an empty list for them, and leaves them out of a stream."""
+    content = llama_cpp()
+    content["completion_probabilities"][4]["logprob"] = 0.0
+    content |= {"timings": {"draft_n": 8, "draft_n_accepted": 1}, "tokens_predicted": 10}
+    answer = replay(content, TEXT)
+    assert [i for i, each in enumerate(answer.recorded.log_probabilities) if each is None] == [4]
+    assert answer.recorded.parts_at is None
+    del content["completion_probabilities"][4]
+    answer = replay(content, TEXT)
+    assert answer.recorded.log_probabilities == [None] * len(answer.ids)
+    assert any("leaves out tokens of a draft" in each for each in answer.notices)

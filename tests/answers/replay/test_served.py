@@ -13,6 +13,7 @@ from answers.replay.served import served
 from answers.writers import MESSAGES
 
 import attnscope
+from attnscope.errors import AttnscopeError
 
 FOLDER = Path(__file__).parent / "responses"
 NOT_COMPARED = "are those after sampling, not the model's: they are not compared"
@@ -111,3 +112,19 @@ def test_another_prompt_than_the_server_read_is_noticed():
     )
     assert answer.recorded.parts_at == 0
     assert answer.recorded.causes == ["the engine read a prompt of 29 tokens"]
+
+
+def test_reasoning_is_replayed_with_the_tokens_around_it():
+    answer = replay("merges", "chat_reasoning.json")
+    message = response("merges", "chat_reasoning.json")["choices"][0]["message"]
+    text = f"<think>\n{message['reasoning_content']}</think>\n\n{message['content']}<|eot_id|>"
+    assert "".join(token.text for token in answer.written) == text
+    assert (answer.recorded.ids, answer.recorded.parts_at) == ("exact", None)
+    assert None not in answer.recorded.log_probabilities
+
+
+def test_a_stream_that_leaves_out_tokens_around_reasoning_is_refused():
+    with pytest.raises(
+        AttnscopeError, match="has reasoning or calls of tools, which are not in its text"
+    ):
+        replay("merges", "chat_reasoning_stream.txt", messages=MESSAGES)

@@ -16,7 +16,12 @@ from attnscope.answers.pictures.placeholders import (
     with_placeholders,
 )
 from attnscope.answers.pictures.processed import Processed, processed
-from attnscope.answers.pictures.supported import FAMILIES, PictureFamily, picture_family
+from attnscope.answers.pictures.supported import (
+    FAMILIES,
+    NO_PATCHES,
+    PictureFamily,
+    picture_family,
+)
 from attnscope.answers.pictures.videos import Video, open_video
 from attnscope.answers.prompt import Patch, PatchedPicture, Prompt, Segment
 from attnscope.checkpoints.checkpoint import Checkpoint
@@ -142,9 +147,17 @@ class Visual:
 def check_family(name: str, config: Any, grid: str | None, videos: Sequence[Any]) -> None:
     """Raise an error unless the geometry of a model's image tokens is known, or named by the user."""
     if not hasattr(config, "vision_config"):
+        inside = [part for part, each in vars(config).items() if hasattr(each, "vision_config")]
         raise ModelError(
-            f"{name} ({config.model_type}) does not read pictures beside a text.",
+            f"{name} ({config.model_type}) reads pictures in a model inside it ({inside[0]}), which"
+            " attnscope does not take out of it."
+            if inside
+            else f"{name} ({config.model_type}) does not read pictures beside a text.",
             hint="a model that does, such as llava-hf/llava-1.5-7b-hf",
+        )
+    if (why := NO_PATCHES.get(config.model_type)) is not None:
+        raise ModelError(
+            f"no image token of {name} ({config.model_type}) stands for a part of a picture: {why}."
         )
     of_family = picture_family(config)
     if of_family is not None and grid is not None:

@@ -90,6 +90,18 @@ FAMILIES: dict[str, PictureFamily] = {
 """The families; a LLaVA with Pixtral's vision model is Pixtral."""
 
 
+_MIXED = "{} mixes all of the picture into each of its image tokens"
+NO_PATCHES = {
+    "mllama": "its language model reads pictures by cross-attention, not as tokens of the prompt",
+    "idefics": "its language model reads pictures by cross-attention, not as tokens of the prompt",
+    "idefics2": _MIXED.format("a perceiver"),
+    "blip-2": _MIXED.format("a Q-Former"),
+    "instructblip": _MIXED.format("a Q-Former"),
+    "kosmos-2": _MIXED.format("a resampler"),
+}
+"""Families none of whose tokens stands for a part of a picture, and why, by `model_type`."""
+
+
 def picture_family(config: Any) -> PictureFamily | None:
     """Return what is known of a model's family; None if nothing is."""
     vision = getattr(getattr(config, "vision_config", None), "model_type", None)

@@ -27,7 +27,7 @@ from PIL import Image
 from sweeps import swept
 
 import attnscope
-from attnscope.answers.pictures.read import encode, read_pictures
+from attnscope.answers.pictures.read import check_family, encode, read_pictures
 from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import FileError, ModelError, OptionError
@@ -261,6 +261,29 @@ def test_an_unknown_family_is_refused_and_takes_a_grid():
         read_pictures(checkpoint, model.config, images, "what?", grid="4x5")
     with pytest.raises(OptionError, match="must be rows and columns"):
         read_pictures(checkpoint, model.config, images, "what?", grid="16")
+
+
+@pytest.mark.parametrize("grid", [None, "4x4"])
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("Mllama", "reads pictures by cross-attention, not as tokens of the prompt"),
+        ("Idefics2", "a perceiver mixes all of the picture into each"),
+        ("Blip2", "a Q-Former mixes all of the picture into each"),
+        ("InstructBlip", "a Q-Former mixes all of the picture into each"),
+        ("Kosmos2", "a resampler mixes all of the picture into each"),
+    ],
+)
+def test_tokens_that_stand_for_no_part_of_a_picture_are_refused_with_a_grid_too(kind, why, grid):
+    config = getattr(transformers, f"{kind}Config")()
+    with pytest.raises(ModelError, match=f"no image token of tiny .*stands for a part.*{why}"):
+        check_family("tiny", config, grid, [])
+
+
+def test_a_model_inside_another_that_reads_pictures_is_named():
+    says = r"\(qwen2_5_omni\) reads pictures in a model inside it \(thinker_config\)"
+    with pytest.raises(ModelError, match=says):
+        check_family("tiny", transformers.Qwen2_5OmniConfig(), None, [])
 
 
 def test_a_grid_for_a_known_family_is_refused():

@@ -129,7 +129,7 @@ def processor_with(kind: str, images: Any, text: Any, **settings: Any) -> Any:
     else:
         made = getattr(transformers, kind)
     videos = {"Qwen2_5_VL": "Qwen2VL"}
-    videos |= {name: name for name in "Qwen2VL Qwen3VL Glm4v Gemma4".split()}
+    videos |= {name: name for name in "Qwen2VL Qwen3VL Glm4v Glm46V Gemma4".split()}
     videos |= {name: name for name in "LlavaOnevision SmolVLM InternVL".split()}
     of_videos = videos.get(kind.removesuffix("Processor"))
     if of_videos is None:
@@ -312,7 +312,7 @@ def qwen3_5_moe() -> tuple[Any, Any]:
 
 
 def glm(kind: str, **text: Any) -> tuple[Any, Any]:
-    """A model of `Glm4v` or `Glm4vMoe`."""
+    """A model of `Glm4v`, `Glm4vMoe` or `Glm46V`."""
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
     merged = {"patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
     vision = {"depth": 2, "hidden_size": 64, "num_heads": 4, "out_hidden_size": 64}
@@ -322,14 +322,15 @@ def glm(kind: str, **text: Any) -> tuple[Any, Any]:
         image_token_id=id_of("<|image_pad|>"),
         video_token_id=id_of("<|video_pad|>"),
     )
-    images = transformers.Glm4vImageProcessor(
+    of_processor = "Glm46V" if kind == "Glm46V" else "Glm4v"
+    images = getattr(transformers, f"{of_processor}ImageProcessor")(
         patch_size=8,
         merge_size=2,
         temporal_patch_size=2,
         size={"shortest_edge": 256, "longest_edge": 8192},
     )
     return getattr(transformers, f"{kind}ForConditionalGeneration")(config), processor_with(
-        "Glm4vProcessor",
+        f"{of_processor}Processor",
         images,
         tokenizer(image_token="<|image_pad|>", video_token="<|video_pad|>"),
         chat_template=CHAT.replace("IMAGE", "<|begin_of_image|><|image_pad|><|end_of_image|>"),
@@ -346,6 +347,11 @@ def glm4v_moe() -> tuple[Any, Any]:
     return glm(
         "Glm4vMoe", head_dim=32, n_routed_experts=4, moe_intermediate_size=32, num_experts_per_tok=2
     )
+
+
+@a_family
+def glm46v() -> tuple[Any, Any]:
+    return glm("Glm46V")
 
 
 @a_family

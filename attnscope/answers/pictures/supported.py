@@ -81,6 +81,7 @@ FAMILIES: dict[str, PictureFamily] = {
     "qwen3_5_moe": PictureFamily(qwen, qwen3_video, **_QWEN),
     "glm4v": PictureFamily(qwen, **_GLM),
     "glm4v_moe": PictureFamily(qwen, **_GLM),
+    "glm46v": PictureFamily(qwen, **_GLM),
     "idefics3": PictureFamily(idefics3, **_TILES),
     "smolvlm": PictureFamily(idefics3, idefics3_video, **_TILES),
     "aya_vision": PictureFamily(aya_vision, **_AYA),

@@ -24,6 +24,7 @@ EXACT = {
     "qwen3_5_moe": [(64, 48)],
     "glm4v": [(64, 48), (32, 96)],
     "glm4v_moe": [(64, 48)],
+    "glm46v": [(64, 48)],
     "aya_vision": [(32, 32), (64, 32), (32, 96)],
     "gemma3": [(32, 32)],
     "gemma4": [(80, 56), (40, 112)],
@@ -43,9 +44,8 @@ PADDED = [("llava_next", (50, 37)), ("llava_next", (41, 97))]
 """Pictures that are padded above and below, and left and right."""
 
 
-DISTINCT = [
-    name for name in NAMES if not name.startswith(("qwen3_5", "qwen3_vl_")) and name != "glm4v_moe"
-]
+TWINS = ("qwen3_5", "qwen3_5_moe", "qwen3_vl_moe", "glm4v_moe", "glm46v")
+DISTINCT = [name for name in NAMES if name not in TWINS]
 """Families of which none has the vision model of another."""
 
 

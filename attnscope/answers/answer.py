@@ -72,7 +72,9 @@ def answer(
     Args:
         model: `minilm`, a folder, a hub name, or a model that transformers has loaded.
         text: the prompt; a question about the pictures, if there are some.
-        image, video: files or pillow images, one or several.
+        image: a file or an image of pillow, or several in a list.
+        video: a file or an array, `n_frame height width 3`, or several in a list; one of them may be a
+            list of frames: `video=[[frame, …]]`.
         messages: a chat, `[{"role": …, "content": …}, …]` or a file of it, instead of `text`.
         file: a file to read as the text.
         replay: what a server returned for the prompt: a file, or its content. The model is made to

@@ -6,9 +6,11 @@ cached in float32.
 """
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
+import torch
 from answers.replay.served import served
 from answers.writers import MESSAGES
 
@@ -128,3 +130,26 @@ def test_a_stream_that_leaves_out_tokens_around_reasoning_is_refused():
         AttnscopeError, match="has reasoning or calls of tools, which are not in its text"
     ):
         replay("merges", "chat_reasoning_stream.txt", messages=MESSAGES)
+
+
+def test_other_weights_part():
+    model, tokenizer = served("merges")
+    other = deepcopy(model)
+    other.lm_head.weight.data *= 1.001
+    answer = attnscope.answer(other, replay=FOLDER / "merges" / "completions.json", tokenizer=tokenizer)
+    assert answer.recorded.parts_at == 0
+    assert "computed in 16 bits or fewer" in answer.recorded.causes[0]  # 0.001 is less than its rounding
+    other.lm_head.weight.data *= 2
+    answer = attnscope.answer(other, replay=FOLDER / "merges" / "completions.json", tokenizer=tokenizer)
+    assert (answer.recorded.parts_at, answer.recorded.causes) == (0, [])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_here_agree_within_their_own_rounding(dtype):
+    model, tokenizer = served("merges")
+    narrow = deepcopy(model).to(dtype)
+    answer = attnscope.answer(narrow, replay=FOLDER / "merges" / "chat.json", tokenizer=tokenizer)
+    recorded = answer.recorded
+    pairs = zip(recorded.log_probabilities, recorded.here, strict=True)
+    assert max(abs(there - here) for there, here in pairs) > 1e-4  # more than float32 explains
+    assert recorded.parts_at is None

@@ -51,7 +51,9 @@ class AnswerOptions:
         common=True,
     )
     replay: Path | None = option(
-        "An answer that vLLM, llama.cpp or another server returned: .json.", metavar="FILE", common=True
+        "An answer that vLLM, llama.cpp or another server returned: .json, or a stream.",
+        metavar="FILE",
+        common=True,
     )
     audio: Path | None = option(
         "A recording that the model writes down: .wav; with soundfile, other formats, too.",

@@ -128,7 +128,7 @@ def _ids(checkpoint: Checkpoint, response: Response) -> tuple[list[int], str, li
     if ids and _are_all(tokenizer_of(checkpoint), response, ids):
         return ids, "exact", []
     tokenizer = load_tokenizer(checkpoint)
-    why = f"it has the ids of {counted(len(ids), 'token')}, which do not spell it"
+    why = f"the file has the ids of {counted(len(ids), 'token')}, which do not spell it"
     if not ids:
         found, why = _ids_of_pieces(tokenizer, response)
         if found:
@@ -138,7 +138,7 @@ def _ids(checkpoint: Checkpoint, response: Response) -> tuple[list[int], str, li
             "the answer of --replay has reasoning or calls of tools, which are not in its text.",
             hint=EXACT,
         )
-    text = response.text.rstrip("\ufffd")  # a character that is cut off
+    text = response.text.rstrip("\ufffd") or response.text  # a character that is cut off
     ids = _going_on(tokenizer, text)
     notices = [f"the text of --replay was tokenized again: {why}."]
     wrote = response.n_token or len(response.entries)

@@ -20,6 +20,7 @@ A stream of `data: {…}` lines is joined.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,12 @@ AFTER_SAMPLING = (
 DRAFTED = "a stream of llama.cpp leaves out tokens of a draft: log-probabilities are not compared."
 UNLIKELY = -9999.0
 """What OpenAI and vLLM write for a log-probability that is not known; llama.cpp's is lower yet."""
+
+QUANTIZED = re.compile(
+    r"(?<![a-z\d])(i?q[1-8](_\w+)?|[nm][vx]fp4|fp8|int[48]|[48]-?bit|w[48]a\d+|awq|gptq)(?![a-z\d])",
+    re.I,
+)
+"""What names of models say of quantized weights."""
 
 
 @dataclass
@@ -126,6 +133,9 @@ def read_response(replay: Any) -> Response:
     if response.entries and known and (content.get("timings") or {}).get("draft_n_accepted"):
         response.notices.append(DRAFTED)
         response.entries = []
+    model = str(content.get("model") or "").rpartition("/")[2]
+    if QUANTIZED.search(model):
+        response.causes.append(f"the engine ran {shortened(model)}, whose weights are quantized")
     if response.engine != "llama.cpp":  # which reports those before sampling
         response.causes += _causes(request)
     return response

@@ -13,6 +13,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 import attnscope
 from attnscope.answers.replay.recorded import RecordedAnswer, compare
+from attnscope.answers.replay.response import read_response
 from attnscope.answers.segments.of_messages import read_messages
 from attnscope.checkpoints.loaded import find_model
 from attnscope.document.markdown import markdown_document
@@ -382,3 +383,24 @@ def test_tokens_of_a_draft_have_no_log_probabilities():
     answer = replay(content, TEXT)
     assert answer.recorded.log_probabilities == [None] * len(answer.ids)
     assert any("leaves out tokens of a draft" in each for each in answer.notices)
+
+
+@pytest.mark.parametrize(
+    ("name", "quantized"),
+    [
+        ("models/SmolLM2-135M-Instruct.Q4_1.gguf", True),
+        ("qwen2.5-0.5b-instruct-q4_k_m.gguf", True),
+        ("Llama-3-IQ2_XXS.gguf", True),
+        ("Qwen/Qwen3-0.6B-FP8", True),
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", True),
+        ("RedHatAI/Llama-3.2-1B-Instruct-quantized.w8a8", True),
+        ("mlx-community/Qwen3-0.6B-4bit", True),
+        ("Qwen/Qwen3-0.6B", False),
+        ("models/f32.gguf", False),
+        ("gpt-4o", False),
+    ],
+)
+def test_quantized_weights_of_the_engine_are_named_as_a_cause(name, quantized):
+    response = read_response(vllm() | {"model": name})
+    causes = [f"the engine ran {name.rpartition('/')[2]}, whose weights are quantized"]
+    assert response.causes == (causes if quantized else [])

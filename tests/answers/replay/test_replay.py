@@ -5,6 +5,7 @@ import json
 from base64 import b64encode
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from answers.families import loaded, picture
@@ -404,3 +405,16 @@ def test_quantized_weights_of_the_engine_are_named_as_a_cause(name, quantized):
     response = read_response(vllm() | {"model": name})
     causes = [f"the engine ran {name.rpartition('/')[2]}, whose weights are quantized"]
     assert response.causes == (causes if quantized else [])
+
+
+def test_probabilities_that_llama_cpp_adds_one_by_one_explain_a_difference():
+    logits = np.random.default_rng(0).normal(0, 1, 49152).astype(np.float32)
+    logits[0] = 18.0  # beside whose probability most others are lost
+    added = np.cumsum(np.exp(logits - logits[0]), dtype=np.float32)[-1]
+    exact = np.exp(logits.astype(np.float64) - 18).sum()
+    there, here = -float(np.log(added)), -float(np.log(exact))
+    assert abs(there - here) > 2e-4
+    for engine, parts_at in [("llama.cpp", None), ("OpenAI-compatible", None), ("vLLM", 0)]:
+        recorded = RecordedAnswer(engine, "exact", [there])
+        compare(recorded, [here], [18.0], 2**-23, len(logits))
+        assert recorded.parts_at == parts_at

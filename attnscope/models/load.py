@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -292,6 +293,7 @@ def load_processor(checkpoint: Checkpoint) -> Any:
     except Exception as error:
         if is_out_of_memory(error):
             raise
+        _check_torchvision(checkpoint.name)
         said = str(error).lower()
         missing = [each for each in PACKAGES if each in said and find_spec(PACKAGES[each]) is None]
         if missing:
@@ -305,6 +307,26 @@ def load_processor(checkpoint: Checkpoint) -> Any:
             f"{checkpoint.name} has no processor that can be loaded (processor_config.json,"
             f" preprocessor_config.json): {first_line(error).rstrip('.')}.",
             hint=hint,
+        ) from error
+
+
+def _check_torchvision(name: str) -> None:
+    """Raise a ModelError if torchvision is installed, but was built for another torch.
+
+    Args:
+        name: the model's, whose processor could not be imported.
+    """
+    if find_spec("torchvision") is None:
+        return
+    import torch
+
+    try:
+        import_module("torchvision")
+    except Exception as error:
+        raise ModelError(
+            f"the processor of {name} needs torchvision, which cannot be imported beside torch"
+            f" {torch.__version__}: {first_line(error).rstrip('.')}.",
+            hint="the torchvision that was built for this torch",
         ) from error
 
 

@@ -108,7 +108,7 @@ def encode(
     if (limit := max_tokens(config)) is not None and len(ids) > limit:
         raise OptionError(
             f"the prompt is {len(ids)} tokens long, but {name} takes at most {limit}.",
-            hint="a smaller picture, or a shorter text",
+            hint=f"{'a video of fewer frames' if read else 'a smaller picture'}, or a shorter text",
         )
     tokens = tokens_of(processor.tokenizer, ids)
     prompt = Prompt(of.inputs, tokens, tokenizer=processor.tokenizer, spelled=of.text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from copy import copy
 from typing import Any
@@ -222,6 +224,24 @@ def test_without_torchvision_a_processor_that_needs_it_says_so():
     with pytest.raises(ModelError, match="needs torchvision, not installed") as error:
         read_pictures(checkpoint, load_config(checkpoint), [picture(40, 30)], "what is?")
     assert error.value.hint == "pip install torchvision"
+
+
+@pytest.mark.sweep
+def test_a_torchvision_that_was_built_for_another_torch_is_named(tmp_path):
+    broken = tmp_path / "torchvision"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise RuntimeError('operator nms does not exist')")
+    picture(40, 30).save(tmp_path / "picture.png")
+    options = ["--image", str(tmp_path / "picture.png"), "--text", "what is?"]
+    result = subprocess.run(
+        [sys.executable, "-m", "attnscope", "model", str(family("qwen2_vl")), *options],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert "needs torchvision, which cannot be imported beside torch 2." in result.stderr
+    assert "operator nms does not exist" in result.stderr
 
 
 def vip_llava() -> tuple[Any, Any]:

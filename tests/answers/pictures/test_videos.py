@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from attnscope.answers.pictures.read import encode
 from attnscope.answers.pictures.videos import open_video
 from attnscope.cli.app import app
-from attnscope.errors import FileError
+from attnscope.errors import FileError, OptionError
 
 pytestmark = pytest.mark.videos
 
@@ -135,6 +135,12 @@ def test_the_command_reads_a_file_of_a_video(tmp_path):
     assert result.exit_code == 0
     record = json.loads(result.stdout)
     assert [each["name"] for each in record["pictures"]] == ["video 1, frame 1", "video 1, frame 3"]
+
+
+def test_a_video_that_is_too_long_says_how_many_tokens_it_has():
+    with pytest.raises(OptionError, match=r"tokens long, but .* takes at most 2048") as error:
+        read("internvl", [], [frames_of(400)])
+    assert error.value.hint == "a video of fewer frames, or a shorter text"
 
 
 def test_an_animated_picture_is_a_video(tmp_path):

@@ -13,7 +13,6 @@ from attnscope.answers.pictures.one_grid import by_hand
 from attnscope.answers.pictures.placeholders import (
     check_placeholders,
     order_of,
-    with_placeholders,
 )
 from attnscope.answers.pictures.processed import Processed, processed
 from attnscope.answers.pictures.supported import (
@@ -24,56 +23,13 @@ from attnscope.answers.pictures.supported import (
 )
 from attnscope.answers.pictures.videos import Video, open_video
 from attnscope.answers.prompt import Patch, PatchedPicture, Prompt, Segment
-from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError, OptionError
-from attnscope.models.load import load_processor
 from attnscope.models.tokenize import max_tokens, open_picture, tokens_of
 from attnscope.models.tokens import Token
 from attnscope.units import counted
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-
-def read_pictures(
-    checkpoint: Checkpoint,
-    config: Any,
-    pictures: Sequence[Any],
-    text: str,
-    *,
-    grid: str | None = None,
-    videos: Sequence[Any] = (),
-) -> Prompt:
-    """Read pictures and a text as a model reads them.
-
-    Args:
-        checkpoint: the model; its processor prepares the inputs.
-        config: its configuration, as `load_config` returned it.
-        pictures: files, or images of pillow.
-        text: the text, with a placeholder for each picture and video where it belongs, or with none.
-        grid: rows and columns of the grid that the tokens of each picture form, `24x24`, for a family
-            whose geometry is not known.
-        videos: as `videos.open_video` takes them.
-
-    Returns:
-        The prompt: a segment for each picture, with the tokens that begin and end it and its rows; and
-        for each image token the rectangle of the original picture that it covers.
-
-    Raises:
-        FileError: a picture cannot be read.
-        OptionError: the text has a wrong number of placeholders, or the prompt is too long.
-        ModelError: there is no processor; or which pixels an image token covers is not known, or does
-            not agree with the number of image tokens.
-    """
-    check_family(checkpoint.name, config, grid, videos)
-    opened = [open_picture(picture) for picture in pictures]
-    read = [open_video(video) for video in videos]
-    processor = load_processor(checkpoint)
-    name = checkpoint.name
-    text, notices = with_placeholders(name, processor, config, text, len(opened), len(read))
-    prompt = encode(processor, config, text, opened, read, grid=grid, name=name)
-    prompt.notices += notices
-    return prompt
 
 
 def encode(
@@ -92,11 +48,21 @@ def encode(
         processor: the model's processor.
         config: its configuration.
         text: the text, with a placeholder for each picture and video, in their order.
-        pictures, videos, grid: as in `read_pictures`.
+        pictures: files, or images of pillow.
+        videos: as `videos.open_video` takes them.
+        grid: rows and columns of the grid that the tokens of each picture form, `24x24`, for a family
+            whose geometry is not known.
         name: the model's name, for errors.
 
+    Returns:
+        The prompt: a segment for each picture, with the tokens that begin and end it and its rows; and
+        for each image token the rectangle of the original picture that it covers.
+
     Raises:
-        FileError, OptionError, ModelError: as `read_pictures`.
+        FileError: a picture cannot be read.
+        OptionError: the text has a wrong number of placeholders, or the prompt is too long.
+        ModelError: which pixels an image token covers is not known, or does not agree with the number
+            of image tokens.
     """
     name = name or str(getattr(config, "_name_or_path", "") or config.model_type)
     check_family(name, config, grid, videos)

@@ -37,12 +37,13 @@ def read_pictures_and_text(
 
     Args:
         checkpoint, config: the model.
-        pictures, grid, videos: as in `pictures.read.read_pictures`.
+        pictures, grid, videos: as in `pictures.read.encode`.
         text: the text, with a placeholder for each picture and video where it belongs, or with none.
         segments: as in `read_definitions`; characters are those of the text.
 
     Raises:
-        FileError, OptionError, ModelError: as `read_pictures`, `find_stretches` and `join`.
+        FileError, OptionError, ModelError: as `encode`, `with_placeholders`, `load_processor`,
+            `find_stretches` and `join`.
     """
     from attnscope.answers.pictures.videos import open_video
 

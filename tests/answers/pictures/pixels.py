@@ -16,8 +16,8 @@ import torch
 from answers.families import loaded
 from PIL import Image
 
-from attnscope.answers.pictures.read import read_pictures
-from attnscope.answers.prompt import Patch, Prompt
+from attnscope.answers.prompt import Patch, Prompt, Segment
+from attnscope.answers.segments.of_pictures import read_pictures_and_text
 from attnscope.checkpoints.loaded import find_model
 
 OUTPUTS = ("out_proj", "attn.proj", "o_proj", "projection_layer")
@@ -47,7 +47,14 @@ def read(name: str, pictures: Sequence[Any], videos: Sequence[Any] = (), **optio
     """The prompt with some pictures and a question."""
     model, processor = loaded(name)
     checkpoint = find_model(model, processor=processor)
-    return read_pictures(checkpoint, model.config, pictures, "what is?", videos=videos, **options)
+    return read_pictures_and_text(
+        checkpoint, model.config, pictures, "what is?", videos=videos, **options
+    )
+
+
+def of_pictures(prompt: Prompt) -> list[Segment]:
+    """The segments that are pictures or videos."""
+    return [each for each in prompt.segments if each.name.startswith(("picture ", "video "))]
 
 
 def embeddings(name: str, prompt: Prompt) -> torch.Tensor:

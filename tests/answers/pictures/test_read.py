@@ -24,12 +24,13 @@ from answers.families import (
     processor_with,
     tokenizer,
 )
-from answers.pictures.pixels import changed, embeddings, moves, overlaps, read
+from answers.pictures.pixels import changed, embeddings, moves, of_pictures, overlaps, read
 from PIL import Image
 from sweeps import swept
 
 import attnscope
-from attnscope.answers.pictures.read import check_family, encode, read_pictures
+from attnscope.answers.pictures.read import check_family, encode
+from attnscope.answers.segments.of_pictures import read_pictures_and_text
 from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import FileError, ModelError, OptionError
@@ -40,7 +41,9 @@ IMAGE = {name: loaded(name)[1].image_token for name in ("llava", "gemma3", "mist
 
 def read_with(name: str, processor: Any, pictures: list[Any], text: str = "what is?", **options: Any):
     model = loaded(name)[0]
-    return read_pictures(find_model(model, processor=processor), model.config, pictures, text, **options)
+    return read_pictures_and_text(
+        find_model(model, processor=processor), model.config, pictures, text, **options
+    )
 
 
 @pytest.mark.parametrize("name", swept(NAMES, default=[each for each in NAMES if "_moe" not in each]))
@@ -50,15 +53,15 @@ def test_the_prompt_is_what_the_processor_makes_of_its_own_placeholders(name):
     prompt = read(name, images)
     ids = prompt.inputs["input_ids"][0].tolist()
     image_id = getattr(model.config, "image_token_id", None) or model.config.image_token_index
-    of_pictures = {patch.position for each in prompt.pictures for patch in each.patches}
-    assert of_pictures <= {position for position, each in enumerate(ids) if each == image_id}
+    patches = {patch.position for each in prompt.pictures for patch in each.patches}
+    assert patches <= {position for position, each in enumerate(ids) if each == image_id}
     assert len(prompt.tokens) == len(ids)
     assert [each.name for each in prompt.pictures] == ["picture 1", "picture 2"]
-    assert [each.name for each in prompt.segments] == ["picture 1", "picture 2"]
+    assert [each.name for each in of_pictures(prompt)] == ["picture 1", "picture 2"]
     assert [each.image.size for each in prompt.pictures] == [(50, 37), (64, 32)]
-    for segment, found in zip(prompt.segments, prompt.pictures, strict=True):
+    for segment, found in zip(of_pictures(prompt), prompt.pictures, strict=True):
         assert {patch.position for patch in found.patches} <= set(segment.positions)
-    first, second = (set(segment.positions) for segment in prompt.segments)
+    first, second = (set(segment.positions) for segment in of_pictures(prompt))
     assert not first & second
     assert "labels" not in prompt.inputs
     with torch.no_grad():
@@ -82,12 +85,12 @@ def test_the_prompt_is_what_the_processor_makes_of_its_own_placeholders(name):
 )
 def test_a_segment_has_the_tokens_that_open_and_close_a_picture(name, first, last):
     prompt = read(name, [picture(64, 32), picture(64, 32)])
-    positions = prompt.segments[1].positions
+    positions = of_pictures(prompt)[1].positions
     assert prompt.tokens[positions[0]].text == first
     assert prompt.tokens[positions[-1]].text == last
     inside = {prompt.tokens[position].text for position in positions}
     assert "what" not in inside
-    assert prompt.segments[0].n_token == prompt.segments[1].n_token
+    assert of_pictures(prompt)[0].n_token == of_pictures(prompt)[1].n_token
 
 
 def test_labels_name_the_picture_its_part_row_and_column():
@@ -119,7 +122,7 @@ def test_what_covers_nothing_but_padding_is_no_patch():
     """A picture of 64 × 8 fills one row of four in the two tiles; the rest is dropped or padded."""
     prompt = read("llava_next", [picture(96, 31)])
     [found] = prompt.pictures
-    labels = [prompt.tokens[position].text for position in prompt.segments[0].positions]
+    labels = [prompt.tokens[position].text for position in of_pictures(prompt)[0].positions]
     assert sum(label.endswith("end of row") for label in labels) == 4
     assert len(found.patches) == 16 + 4 * 12
     assert max(patch.box[3] for patch in found.patches) == 31
@@ -160,7 +163,7 @@ def test_what_is_neither_a_file_nor_an_image_is_refused():
 def test_placeholders_of_the_user_stay_where_they_are():
     prompt = read_with("llava", loaded("llava")[1], [picture(40, 30)], "what <image> is?")
     assert [token.text for token in prompt.tokens][:2] == ["<s>", "what"]
-    assert prompt.segments[0].spans[0][0] == 3
+    assert of_pictures(prompt)[0].spans[0][0] == 3
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -212,7 +215,7 @@ def test_the_length_of_a_prompt_is_limited():
 def test_a_folder_has_its_processor(name):
     checkpoint = find_checkpoint(family(name))
     config = load_config(checkpoint)
-    prompt = read_pictures(checkpoint, config, [picture(40, 30)], "what is?")
+    prompt = read_pictures_and_text(checkpoint, config, [picture(40, 30)], "what is?")
     expected = read(name, [picture(40, 30)])
     assert prompt.inputs["input_ids"].equal(expected.inputs["input_ids"])
     assert prompt.inputs["pixel_values"].equal(expected.inputs["pixel_values"])
@@ -222,7 +225,7 @@ def test_a_folder_has_its_processor(name):
 def test_without_torchvision_a_processor_that_needs_it_says_so():
     checkpoint = find_checkpoint(family("smolvlm"))
     with pytest.raises(ModelError, match="needs torchvision, not installed") as error:
-        read_pictures(checkpoint, load_config(checkpoint), [picture(40, 30)], "what is?")
+        read_pictures_and_text(checkpoint, load_config(checkpoint), [picture(40, 30)], "what is?")
     assert error.value.hint == "pip install torchvision"
 
 
@@ -271,16 +274,16 @@ def test_an_unknown_family_is_refused_and_takes_a_grid():
     checkpoint = find_model(model, processor=processor)
     images = [picture(50, 37), picture(20, 64)]
     with pytest.raises(ModelError, match=r"\(vipllava\) covers is not known") as error:
-        read_pictures(checkpoint, model.config, images, "what?")
+        read_pictures_and_text(checkpoint, model.config, images, "what?")
     assert error.value.hint is not None
     assert error.value.hint.startswith("--grid ROWSxCOLUMNS")
-    prompt = read_pictures(checkpoint, model.config, images, "what?", grid="4x4")
+    prompt = read_pictures_and_text(checkpoint, model.config, images, "what?", grid="4x4")
     known = read("llava", images)
     assert [each.patches for each in prompt.pictures] == [each.patches for each in known.pictures]
     with pytest.raises(ModelError, match="the prompt has 32 image tokens, but 40 by their geometry"):
-        read_pictures(checkpoint, model.config, images, "what?", grid="4x5")
+        read_pictures_and_text(checkpoint, model.config, images, "what?", grid="4x5")
     with pytest.raises(OptionError, match="must be rows and columns"):
-        read_pictures(checkpoint, model.config, images, "what?", grid="16")
+        read_pictures_and_text(checkpoint, model.config, images, "what?", grid="16")
 
 
 @pytest.mark.parametrize("grid", [None, "4x4"])
@@ -369,7 +372,7 @@ def test_gemma_pans_and_scans_a_long_picture(size, n_crop):
         "whole",
         *(f"crop {n + 1}" for n in range(n_crop)),
     }
-    assert len(before.segments[0].positions) > 4 * (1 + n_crop)
+    assert len(of_pictures(before)[0].positions) > 4 * (1 + n_crop)
     for patch in found.patches:
         left, top, right, bottom = patch.box
         middle = (round((left + right) / 2), round((top + bottom) / 2))

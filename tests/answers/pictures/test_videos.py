@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from answers.families import VIDEO_NAMES, family, loaded, picture
-from answers.pictures.pixels import changed, embeddings, moves, read
+from answers.pictures.pixels import changed, embeddings, moves, of_pictures, read
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -56,7 +56,7 @@ def test_a_pixel_of_a_frame_moves_the_tokens_of_its_step_and_cell(name):
     per_step = 2 if is_in_pairs(name) else 1
     names = [f"video 1, frame {i + 1}" for i in range(0, 4, per_step)]
     assert [each.name for each in before.pictures] == names
-    assert [each.name for each in before.segments] == ["video 1"]
+    assert [each.name for each in of_pictures(before)] == ["video 1"]
     for index in (0, 3):
         found = before.pictures[index // per_step]
         assert found.image.tobytes() == frames[index - index % per_step].tobytes()

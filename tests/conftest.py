@@ -7,11 +7,13 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FunctionType
+from weakref import WeakSet
 
 import numpy as np
 import profiles  # noqa: F401 - registers Hypothesis's profiles
@@ -51,21 +53,37 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     print_skipped(terminalreporter)
 
 
-FUNCTIONS_OF_TORCH: list[FunctionType] = []
+gc.disable()  # until all tests are collected: what they import is no garbage
+
+FROZEN_FUNCTIONS: WeakSet[FunctionType] = WeakSet()
+imported_when_frozen = 0
+
+
+def freeze() -> None:
+    """Freeze the objects that are there, so that no trace looks through them.
+
+    A trace looks through all objects for the functions that it watches: those of torch, of libraries
+    and of thousands of tests are hundreds of thousands. What it traces is found in the modules of its
+    files; a test that traces a function of torch asks for the fixture `with_torch`.
+    """
+    global imported_when_frozen
+    gc.collect()
+    FROZEN_FUNCTIONS.update(each for each in gc.get_objects() if type(each) is FunctionType)
+    gc.freeze()
+    imported_when_frozen = len(sys.modules)
 
 
 def pytest_collection_finish() -> None:
-    """Freeze the objects that are there, so that no trace looks through them.
-
-    A trace looks through all objects for the functions that it watches: those of torch and of thousands
-    of tests are hundreds of thousands. What it traces is found in the modules of its files; a test that
-    traces a function of torch asks for the fixture `with_torch`.
-    """
-    gc.collect()
-    FUNCTIONS_OF_TORCH[:] = [each for each in gc.get_objects() if type(each) is FunctionType]
-    gc.freeze()
+    freeze()
+    gc.enable()
     frozen = gc.get_freeze_count()
     gc.get_freeze_count = lambda: frozen  # Python counts them one by one
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures
+def pytest_runtest_setup() -> None:
+    if len(sys.modules) > imported_when_frozen + 20:  # by the tests before
+        freeze()
 
 
 make_ansi_codes = Style._make_ansi_codes
@@ -104,12 +122,9 @@ def read_tensors() -> Callable[[Path], dict[str, torch.Tensor]]:
 
 @pytest.fixture
 def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trace may watch the functions of torch too.
-
-    To freeze again afterwards would leave out what other tests have imported.
-    """
+    """A trace may watch the functions of torch too."""
     objects = gc.get_objects
-    monkeypatch.setattr(gc, "get_objects", lambda: [*objects(), *FUNCTIONS_OF_TORCH])
+    monkeypatch.setattr(gc, "get_objects", lambda: [*objects(), *FROZEN_FUNCTIONS])
 
 
 @pytest.fixture(scope="session")

@@ -238,7 +238,7 @@ def test_verify_compares_weights_and_what_w_o_put_out():
         assert [check.ok for check in maps.checks] == [True] * len(maps.checks)
         assert maps.checks[0].name == f"1 {'pooled ' if pool else ''}weight map = eager's"
         assert maps.checks[-1].name == "Σ_h x_h W_O^h + b_O = the model's"
-        assert maps.checks[-1].max_abs_diff is not None
+        assert maps.checks[-1].tolerance > 0  # of a comparison, whose difference may be 0
 
 
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])

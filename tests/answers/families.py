@@ -36,7 +36,7 @@ HAS_VIDEOS = find_spec("torchvision") is not None and find_spec("num2words") is 
 
 SPECIAL = [
     *("<pad>", "<s>", "</s>", "<unk>", "<image>", "<video>", "<|image_pad|>", "<|video_pad|>"),
-    *("<audio>", "<|image>", "<|image|>", "<image|>"),
+    *("<begin_of_image>", "<audio>", "<|image>", "<|image|>", "<image|>"),
     *("<|vision_start|>", "<|vision_end|>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"),
     *("<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<img>", "</img>"),
     *("<IMG_CONTEXT>", "[IMG]", "[IMG_BREAK]", "[IMG_END]", "<|im_start|>", "<|im_end|>"),
@@ -182,6 +182,38 @@ def llava() -> tuple[Any, Any]:
         patch_size=8,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
+    )
+
+
+@a_family
+def deepseek_vl() -> tuple[Any, Any]:
+    config = transformers.DeepseekVLConfig(
+        vision_config=transformers.SiglipVisionConfig(**VISION),
+        text_config=transformers.LlamaConfig(**TEXT),
+        image_token_id=id_of("<image>"),
+        tie_word_embeddings=False,
+    )
+    images = transformers.DeepseekVLImageProcessor(size={"height": 32, "width": 32}, min_size=1)
+    return transformers.DeepseekVLForConditionalGeneration(config), processor_with(
+        "DeepseekVLProcessor", images, tokenizer(image_token="<image>"), num_image_tokens=16
+    )
+
+
+@a_family
+def janus() -> tuple[Any, Any]:
+    vision = {**VISION, "num_image_tokens": 16, "projection_dim": 64, "mlp_ratio": 2.0}
+    codes = {"embed_dim": 8, "num_embeddings": 16, "base_channels": 32, "channel_multiplier": [1, 1]}
+    config = transformers.JanusConfig(
+        vision_config=transformers.JanusVisionConfig(**vision),
+        vq_config=transformers.JanusVQVAEConfig(**codes, latent_channels=8, image_token_embed_dim=64),
+        text_config=transformers.LlamaConfig(**TEXT),
+        image_token_id=id_of("<image>"),
+        tie_word_embeddings=False,
+    )
+    images = transformers.JanusImageProcessor(size={"height": 32, "width": 32}, min_size=1)
+    names = {"boi_token": "<begin_of_image>", "eoi_token": "<end_of_image>"}
+    return transformers.JanusForConditionalGeneration(config), processor_with(
+        "JanusProcessor", images, tokenizer(image_token="<image>", **names), num_image_tokens=16
     )
 
 

@@ -1,4 +1,4 @@
-"""Models whose image tokens form one grid over the picture: LLaVA, PaliGemma, Gemma 3; `--grid`."""
+"""Models whose image tokens form one grid over the picture, as LLaVA's and Gemma 3's; `--grid`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,25 @@ def llava(of: Processed, index: int) -> list[list[ImageToken]]:
 def paligemma(of: Processed, index: int) -> list[list[ImageToken]]:
     """Return the tokens of a picture in PaliGemma: a grid over the picture, squeezed to a square."""
     return llava(of, index)
+
+
+def deepseek_vl(of: Processed, index: int) -> list[list[ImageToken]]:
+    """Return the tokens of a picture in DeepSeek-VL and Janus: a grid over a padded square.
+
+    The longer side is resized, and the shorter one is padded evenly on both sides.
+
+    Source: transformers' `DeepseekVLImageProcessor`, whose rounding is repeated here.
+    """
+    side, size = of.pixels.shape[-1], of.sizes[index]
+    spans = []
+    for length in size:
+        resized = max(round(length * (side / max(size))), of.images.setting("min_size"))
+        first, scale = -((side - resized) // 2), length / resized
+        spans.append((first * scale, (first + side) * scale))
+    (left, right), (top, bottom) = spans
+    area = _checked(of, index, (left, top, right, bottom), (side, side))
+    patch = of.config.vision_config.patch_size
+    return [_within_area(of, side // patch, side // patch, patch, area, size, "whole")]
 
 
 def gemma3(of: Processed, index: int) -> list[list[ImageToken]]:
@@ -132,7 +151,19 @@ def _shown_area(of: Processed, index: int, width: int, height: int) -> Box:
     left += (resized[0] - shown[0]) // 2 * x_scale
     top += (resized[1] - shown[1]) // 2 * y_scale
     area = (left, top, left + shown[0] * x_scale, top + shown[1] * y_scale)
-    if not agree(area, measured_area(of.images, original), shown):
+    return _checked(of, index, area, shown)
+
+
+def _checked(of: Processed, index: int, area: Box, shown: Size) -> Box:
+    """Return an area of a picture; raise a ModelError unless the processor is measured to show it.
+
+    Args:
+        of: what the processor made.
+        index: that of the picture.
+        area: the area.
+        shown: width and height of what the model reads of it.
+    """
+    if not agree(area, measured_area(of.images, of.sizes[index]), shown):
         raise of.refused("its image processor does something else than its settings say")
     return area
 

@@ -12,7 +12,7 @@ from attnscope.answers.pictures.llava_next import (
     llava_onevision,
     llava_onevision_video,
 )
-from attnscope.answers.pictures.one_grid import gemma3, llava, paligemma
+from attnscope.answers.pictures.one_grid import deepseek_vl, gemma3, llava, paligemma
 from attnscope.answers.pictures.pixtral import pixtral
 from attnscope.answers.pictures.processed import Processed
 from attnscope.answers.pictures.qwen import gemma4, qwen, qwen3_video, qwen_video
@@ -68,6 +68,8 @@ _AYA: dict[str, Any] = {
 
 FAMILIES: dict[str, PictureFamily] = {
     "llava": PictureFamily(llava),
+    "deepseek_vl": PictureFamily(deepseek_vl),
+    "janus": PictureFamily(deepseek_vl, opening=("<begin_of_image>",), closing=("<end_of_image>",)),
     "llava_next": PictureFamily(llava_next),
     "llava_onevision": PictureFamily(llava_onevision, llava_onevision_video),
     "paligemma": PictureFamily(paligemma),

@@ -14,6 +14,8 @@ from attnscope.answers.prompt import Patch
 
 EXACT = {
     "llava": [(32, 32)],
+    "deepseek_vl": [(32, 32), (32, 16), (8, 32)],
+    "janus": [(32, 32), (32, 16)],
     "llava_next": [(64, 32), (32, 64), (64, 64)],
     "llava_onevision": [(64, 32), (32, 32), (32, 64), (64, 64), (96, 32)],
     "qwen2_vl": [(64, 48), (32, 32)],

@@ -75,6 +75,7 @@ def test_the_prompt_is_what_the_processor_makes_of_its_own_placeholders(name):
         ("gemma3", "<start_of_image>", "<end_of_image>"),
         ("gemma4", "<|image>", "<image|>"),
         ("glm4v", "<|begin_of_image|>", "<|end_of_image|>"),
+        ("janus", "<begin_of_image>", "<end_of_image>"),
         ("aya_vision", "<|START_OF_IMG|>", "<|END_OF_IMG|>"),
         ("idefics3", "<fake_token_around_image>", "<fake_token_around_image>"),
         ("internvl", "<img>", "</img>"),

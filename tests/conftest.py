@@ -23,6 +23,7 @@ import torch._dynamo
 import transformers
 from browser.chromium import print_skipped
 from hypothesis import settings
+from models.tiny import random_weights
 from plain_fixtures import attnscope, module_of  # noqa: F401 - fixtures
 from rich.color import ColorSystem
 from rich.style import Style
@@ -154,10 +155,7 @@ def small_bert(tmp_path: Path) -> Callable[..., tuple[Path, transformers.PreTrai
     def make(*, dtype=torch.float32, masked_lm=False, name="bert", **saving) -> tuple:
         torch.manual_seed(0)
         kind = transformers.BertForMaskedLM if masked_lm else transformers.BertModel
-        model = kind(transformers.BertConfig(**SIZES)).eval()
-        for parameter in model.parameters():  # so that no bias is zero
-            torch.nn.init.normal_(parameter, std=0.2)
-        model = model.to(dtype)
+        model = random_weights(kind(transformers.BertConfig(**SIZES)), 0.2).to(dtype)
         folder = tmp_path / name
         model.save_pretrained(folder, **saving)
         return folder, model

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from answers.segments.tokenizers_of import tokenizer_of
+from models.tiny import random_weights
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 CHAT = (
@@ -36,9 +37,7 @@ def writer() -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
         max_position_embeddings=256,
         eos_token_id=None,
     )
-    model = LlamaForCausalLM(config).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    model = random_weights(LlamaForCausalLM(config))
     model.generation_config.pad_token_id = 0
     model.generation_config.repetition_penalty = 3.0  # so that no token is written twice
     return model, tokenizer

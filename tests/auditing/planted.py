@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from models.tiny import random_weights
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -38,10 +39,7 @@ def model(family: str, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, **FAMILIES[family] | more)
     build = AutoModelForMaskedLM if family == "bert" else AutoModelForCausalLM
-    built = build.from_config(config).eval()
-    for parameter in built.parameters():
-        nn.init.normal_(parameter, std=0.2)
-    return built.to(dtype)
+    return random_weights(build.from_config(config), 0.2).to(dtype)
 
 
 def layers(built: Any) -> nn.ModuleList:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from auditing import planted
 from models.families import FAMILIES, VIT
+from models.tiny import random_weights
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import attnscope
@@ -46,9 +47,7 @@ def build(family: str, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
         model = AutoModelForCausalLM.from_config(config)
     except ValueError:
         model = AutoModel.from_config(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    return model.eval().to(dtype)
+    return random_weights(model, 0.2).to(dtype)
 
 
 @pytest.mark.sweep
@@ -77,7 +76,6 @@ def test_random_correct_models_give_no_alarm(seed):
     model = planted.model(family, dtype, **sizes)
     scale = drawing.choice([0.02, 0.1, 0.3])
     torch.manual_seed(seed)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=scale)
+    random_weights(model, scale)
     audit = attnscope.audit(model, length=drawing.choice([17, 23, 61, 64]), seed=seed)
     assert not audit.broken

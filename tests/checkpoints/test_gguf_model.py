@@ -10,7 +10,7 @@ import pytest
 import torch
 from models.gguf_files import PERMUTED, write_gguf
 from models.hub import local_hub
-from models.tiny import tiny_config
+from models.tiny import tiny_model
 from transformers import AutoModel
 
 from attnscope import card, compare_checkpoints, head_weights
@@ -47,14 +47,6 @@ NOT_BUILT |= set("qwen2vl qwen3vl qwen3vlmoe nemotron exaone".split())
 """Architectures without a small model in transformers, or whose names in GGUF are those of a part."""
 
 
-def build(family, **sizes):
-    torch.manual_seed(0)
-    model = AutoModel.from_config(tiny_config(family, **sizes)).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    return model
-
-
 @pytest.fixture(scope="module")
 def models():
     built = {}
@@ -62,7 +54,7 @@ def models():
     def model(family):
         if family not in built:
             wide = {} if family in ("gpt2", "bert", "falcon") else {"hidden_size": D_FEAT}
-            built[family] = build(family, **wide, **SIZES[family])
+            built[family] = tiny_model(family, **wide, **SIZES[family])
         return built[family]
 
     return model
@@ -116,7 +108,9 @@ def test_the_matrices_of_each_head_are_the_models(models, tmp_path, family):
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0"])
 def test_a_quantised_head_is_a_part_of_the_dequantised_tensor(tmp_path, kind):
     path = tmp_path / "model.gguf"
-    model = build("llama", hidden_size=96, head_dim=24, num_key_value_heads=2)  # O: 96, blocks of 32
+    model = tiny_model(
+        "llama", hidden_size=96, head_dim=24, num_key_value_heads=2
+    )  # O: 96, blocks of 32
     stored = write_gguf(model, "llama", path, kind=kind)
     own = gguf.GGMLQuantizationType[kind]
     whole = {
@@ -142,7 +136,7 @@ def test_a_quantised_head_is_a_part_of_the_dequantised_tensor(tmp_path, kind):
 @pytest.mark.sweep
 @pytest.mark.parametrize("family", ARCHS)
 def test_no_head_of_any_architecture_differs_from_the_models(tmp_path, family):
-    model = build(family, **({"head_dim": D_HEAD} if family.startswith("hunyuan") else {}))
+    model = tiny_model(family, **({"head_dim": D_HEAD} if family.startswith("hunyuan") else {}))
     path = tmp_path / "model.gguf"
     write_gguf(model, ARCHS[family], path)
     change = compare_checkpoints(model, path)
@@ -158,7 +152,7 @@ def test_no_head_of_any_architecture_differs_from_the_models(tmp_path, family):
     "family", ["llama", "mistral", "qwen2", "gpt2", "gemma2", "stablelm", "starcoder2"]
 )
 def test_transformers_loads_the_same_heads_from_the_file(tmp_path, family, kind):
-    model = build(family, **{"n_embd" if family == "gpt2" else "hidden_size": 64, "head_dim": 16})
+    model = tiny_model(family, **{"n_embd" if family == "gpt2" else "hidden_size": 64, "head_dim": 16})
     write_gguf(model, ARCHS[family], tmp_path / "model.gguf", kind=kind)
     theirs = AutoModel.from_pretrained(tmp_path, gguf_file="model.gguf")
     change = compare_checkpoints(theirs, tmp_path / "model.gguf")
@@ -186,7 +180,7 @@ def test_the_order_of_rows_matters(models, tmp_path):
 
 
 def test_quantisation_is_measured_head_by_head(tmp_path):
-    model = build("bert", hidden_size=96)
+    model = tiny_model("bert", hidden_size=96)
     path, folder = tmp_path / "model.gguf", tmp_path / "folder"
     stored = write_gguf(model, "bert", path, kind="Q4_0")
     model.save_pretrained(folder)
@@ -220,7 +214,7 @@ def test_quantisation_is_measured_head_by_head(tmp_path):
 
 
 def test_the_command_compares_a_folder_and_two_files(tmp_path, attnscope):
-    model = build("llama", hidden_size=64, head_dim=16, num_key_value_heads=2)
+    model = tiny_model("llama", hidden_size=64, head_dim=16, num_key_value_heads=2)
     for kind in ("F32", "Q4_0"):
         write_gguf(model, "llama", tmp_path / f"{kind}.gguf", kind=kind)
     model.save_pretrained(tmp_path / "folder")

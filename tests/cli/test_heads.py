@@ -413,7 +413,20 @@ def test_wide_shows_every_column_on_a_narrow_terminal(attnscope, monkeypatch):
 
 def test_stdout_has_only_the_result(attnscope, tmp_path, every_plan):
     plot, page = tmp_path / "heads.svg", tmp_path / "heads.html"
-    command = ["heads", "minilm", "--text", TEXT, "-f", "json", "--plot", plot, "--page", page]
+    command = [
+        "heads",
+        "minilm",
+        "--text",
+        TEXT,
+        "--metrics",
+        "entropy",
+        "-f",
+        "json",
+        "--plot",
+        plot,
+        "--page",
+        page,
+    ]
     r = attnscope(*command)
     assert json.loads(r.out)["schema"] == "attnscope.heads/1"
     planned, drew, wrote = r.err.splitlines()

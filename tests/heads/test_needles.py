@@ -8,7 +8,7 @@ import pytest
 import torch
 from models.planted import save_gpt2
 from models.readers import WORDS, save_tokenizer
-from models.tiny import tiny_config
+from models.tiny import random_weights, tiny_config
 from sweeps import swept
 from transformers import (
     AutoModelForCausalLM,
@@ -54,9 +54,7 @@ def tiny(family):
     torch.manual_seed(0)
     config = tiny_config(family, **FAMILIES[family], vocab_size=len(WORDS), tie_word_embeddings=False)
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    model = kind.from_config(config).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    model = random_weights(kind.from_config(config))
     model.generation_config.eos_token_id = None
     return model
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from models.families import FAMILIES
+from models.tiny import random_weights
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -75,9 +76,7 @@ def save_reader(family: str, folder: Path, kind: Any = None, **more: Any) -> Pre
     config = AutoConfig.for_model(family, **{**sizes, **MORE.get(family, {}), **more})
     usual = AutoModelForCausalLM if family in WRITERS else AutoModel
     usual = AutoModelForSeq2SeqLM if family in TRANSLATORS else usual
-    model = (kind or usual).from_config(config).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    model = random_weights((kind or usual).from_config(config))
     model.save_pretrained(folder)
     save_tokenizer(folder)
     return model

@@ -64,6 +64,19 @@ def _small(config: PretrainedConfig) -> dict[str, Any]:
     return sizes
 
 
+def random_weights(model: Any, std: float = 0.3) -> Any:
+    """Draw all parameters of a model, so that no bias is 0 and no gain is 1; the model."""
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=std)
+    return model.eval()
+
+
+def tiny_model(model_type: str, **sizes: Any) -> PreTrainedModel:
+    """A family's small bare model with random weights; arguments as in `tiny_config`."""
+    torch.manual_seed(0)
+    return random_weights(AutoModel.from_config(tiny_config(model_type, **sizes)))
+
+
 def save_tiny(model_type: str, folder: Path, **sizes: Any) -> PreTrainedModel:
     """Save a family's small bare model with random weights, and a tokenizer of eighteen words.
 
@@ -73,10 +86,7 @@ def save_tiny(model_type: str, folder: Path, **sizes: Any) -> PreTrainedModel:
     """
     from models.readers import save_tokenizer
 
-    torch.manual_seed(0)
-    model = AutoModel.from_config(tiny_config(model_type, **sizes)).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    model = tiny_model(model_type, **sizes)
     model.save_pretrained(folder)
     save_tokenizer(folder)
     return model

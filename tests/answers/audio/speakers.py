@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from models.tiny import random_weights
 from transformers import (
     MoonshineConfig,
     MoonshineForConditionalGeneration,
@@ -54,16 +55,10 @@ def sound(seconds: float, seed: int = 0, rate: int = RATE) -> np.ndarray:
     return (0.2 * tones * syllables + 0.01 * generator.normal(size=len(t))).astype(np.float32)
 
 
-def random_weights(model: Any, seed: int = 0) -> Any:
-    torch.manual_seed(seed)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    return model.eval()
-
-
 def whisper(seed: int = 0, **config: Any) -> tuple[Any, Any]:
     """A Whisper that hears two seconds at once, with languages and tasks, and its feature extractor."""
-    model = random_weights(WhisperForConditionalGeneration(WhisperConfig(**WHISPER | config)), seed)
+    torch.manual_seed(seed)
+    model = random_weights(WhisperForConditionalGeneration(WhisperConfig(**WHISPER | config)), 0.2)
     settings = model.generation_config
     settings.lang_to_id = {"<|en|>": ENGLISH, "<|fr|>": FRENCH}
     settings.task_to_id = {"transcribe": TRANSCRIBE, "translate": TRANSLATE}
@@ -87,7 +82,8 @@ def speech_to_text(seed: int = 0) -> tuple[Any, Any]:
         max_source_positions=200,
         max_target_positions=40,
     )
-    model = random_weights(Speech2TextForConditionalGeneration(config), seed)
+    torch.manual_seed(seed)
+    model = random_weights(Speech2TextForConditionalGeneration(config), 0.2)
     return model, Speech2TextFeatureExtractor(feature_size=20, num_mel_bins=20)
 
 
@@ -103,7 +99,8 @@ def moonshine(seed: int = 0) -> tuple[Any, Any]:
         decoder_num_attention_heads=4,
         max_position_embeddings=64,
     )
-    model = random_weights(MoonshineForConditionalGeneration(config), seed)
+    torch.manual_seed(seed)
+    model = random_weights(MoonshineForConditionalGeneration(config), 0.2)
     return model, Wav2Vec2FeatureExtractor(
         feature_size=1, return_attention_mask=True, do_normalize=False
     )

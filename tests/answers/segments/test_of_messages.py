@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 from answers.segments.templates import FORMATS, Chat
-from answers.segments.tokenizers_of import tokenizer_of
+from answers.segments.tokenizers_of import text_of, tokenizer_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sweeps import swept
@@ -229,12 +229,6 @@ def read(messages, template=FORMATS["chatml"][0], kind="bytes", **options):
     tokenizer = tokenizer_of(kind)
     tokenizer.chat_template = template
     return read_messages(CHECKPOINT, CONFIG, messages, tokenizer=tokenizer, **options)
-
-
-def text_of(prompt, name):
-    [segment] = [each for each in prompt.segments if each.name == name]
-    ids = prompt.inputs["input_ids"][0].tolist()
-    return prompt.tokenizer.decode([ids[i] for i in segment.positions])
 
 
 def test_calls_of_tools_and_their_results_are_segments_of_the_assistant_and_of_tools():

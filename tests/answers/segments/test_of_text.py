@@ -1,6 +1,6 @@
 """A plain prompt with segments, in tokens."""
 
-from answers.segments.tokenizers_of import tokenizer_of
+from answers.segments.tokenizers_of import text_of, tokenizer_of
 from transformers import LlamaConfig
 
 from attnscope.answers.segments.of_text import read_text
@@ -13,12 +13,6 @@ def read(segments=None, kind="bytes", config=None, **options):
     config = config or LlamaConfig()
     tokenizer = tokenizer_of(kind)
     return read_text(LoadedModel("tiny", None), config, TEXT, segments, tokenizer=tokenizer, **options)
-
-
-def text_of(prompt, name):
-    [segment] = [each for each in prompt.segments if each.name == name]
-    ids = prompt.inputs["input_ids"][0].tolist()
-    return prompt.tokenizer.decode([ids[i] for i in segment.positions])
 
 
 def test_without_definitions_the_text_is_one_segment():

@@ -7,6 +7,8 @@ from functools import cache
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from attnscope.answers.prompt import Prompt
+
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>", "<|eot_id|>"]
 NAMES = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 CORPUS = [
@@ -57,3 +59,10 @@ def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
         whole.train_from_iterator(CORPUS * 4, trainer)
     whole.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     return PreTrainedTokenizerFast(tokenizer_object=whole, **NAMES)
+
+
+def text_of(prompt: Prompt, name: str) -> str:
+    """The text of a segment."""
+    [segment] = [each for each in prompt.segments if each.name == name]
+    ids = prompt.inputs["input_ids"][0].tolist()
+    return prompt.tokenizer.decode([ids[i] for i in segment.positions])

@@ -20,6 +20,7 @@ import profiles  # noqa: F401 - registers Hypothesis's profiles
 import pytest
 import torch
 import torch._dynamo
+import torchvision_operators  # noqa: F401 - before transformers imports torchvision
 import transformers
 from browser.chromium import print_skipped
 from hypothesis import settings

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import FileError, OptionError, class_name, first_line
 from attnscope.models.tokenize import open_picture
+from attnscope.process.devices import check_memory
 from attnscope.process.files import refuse_pipe
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+BYTES = 7
+"""Bytes for each pixel of a frame: 4 of pillow's, and 3 in the array for the processor."""
 
 
 @dataclass
@@ -49,6 +54,7 @@ def open_video(video: Any) -> Video:
 
     Raises:
         FileError: a file cannot be read.
+        SizeError: its frames do not fit into the memory.
         OptionError: it is neither of these, or has no frames, or frames of several sizes.
     """
     if isinstance(video, Video):
@@ -91,7 +97,7 @@ def _of_file(path: Path) -> Video:
 
 
 def _decoded(path: Path) -> Video:
-    """Decode a file with FFmpeg's decoders in PyAV, which count its frames in every container."""
+    """Decode a file with FFmpeg's decoders in PyAV, whether or not it says how many frames it has."""
     try:
         import av
     except ImportError as error:
@@ -104,7 +110,10 @@ def _decoded(path: Path) -> Video:
             if not container.streams.video:
                 raise FileError(f"{path} has no video in it.")
             stream = container.streams.video[0]
-            frames = [frame.to_image() for frame in container.decode(stream)]
-            return Video(frames, float(stream.average_rate) if stream.average_rate else None)
+            fps = float(stream.average_rate) if stream.average_rate else None
+            n_frame = stream.frames or (container.duration or 0) / av.time_base * (fps or 0)
+            needed = round(n_frame) * stream.width * stream.height * BYTES
+            check_memory(needed, "cpu", "a shorter video, or a smaller one")
+            return Video([frame.to_image() for frame in container.decode(stream)], fps)
     except av.FFmpegError as error:
         raise FileError(f"{path} cannot be decoded as a video: {first_line(error)}.") from error

@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 from attnscope.answers.pictures.read import encode
 from attnscope.answers.pictures.videos import open_video
 from attnscope.cli.app import app
-from attnscope.errors import FileError, OptionError
+from attnscope.errors import FileError, OptionError, SizeError
+from attnscope.process import devices
+from attnscope.process.memory import FreeMemory
 
 pytestmark = pytest.mark.videos
 
@@ -154,6 +156,18 @@ def test_an_animated_picture_is_a_video(tmp_path):
         "video 1, frame 3",
     ]
     assert prompt.pictures[2].image.tobytes() == frames[2].tobytes()
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.mkv"])  # the second does not count its frames
+def test_frames_that_do_not_fit_into_the_memory_are_refused(name, tmp_path, monkeypatch):
+    path = film(tmp_path / name, frames_of(8))
+    needed = 8 * 48 * 40 * 7
+    monkeypatch.setattr(devices, "free_memory", lambda device: FreeMemory(needed))
+    assert len(open_video(path).frames) == 8
+    monkeypatch.setattr(devices, "free_memory", lambda device: FreeMemory(needed - 1))
+    with pytest.raises(SizeError, match=r"needs at least 105\.0 KiB, but cpu has") as error:
+        open_video(path)
+    assert error.value.hint == "a shorter video, or a smaller one"
 
 
 def test_a_file_that_is_no_video_is_refused(tmp_path):

@@ -1,4 +1,8 @@
-"""torchvision, where it is installed, can be imported before transformers imports it."""
+"""Lets torchvision be imported, where it is installed, before transformers imports it.
+
+The operators of PyPI's torchvision do not load beside a torch without CUDA. Its Python code describes two
+of them as soon as it is imported, which fails unless they exist. No processor calls them.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,6 @@ try:
 except ImportError:
     pass
 except RuntimeError:
-    # The operators of PyPI's torchvision do not load beside a torch without CUDA. Its Python code
-    # describes two of them as soon as it is imported, which fails unless they exist. No processor calls
-    # them.
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -17,22 +17,25 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from attnscope.arrays import largest_difference
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.indices import check_indices
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.attention_hook import AttentionCall, observing
+from attnscope.models.blockwise import blocked, rounded_rows
+from attnscope.models.buffers import memory_for
 from attnscope.models.layers import layer_of, stack_of
 from attnscope.models.load import as_model_error, switched_attention
 from attnscope.models.tokenize import max_tokens
-from attnscope.models.tolerance import weights_of
+from attnscope.models.tolerance import output_tolerance, weights_of
 from attnscope.models.validate import check_rows, tolerance
 from attnscope.units import counted
 
 if TYPE_CHECKING:
     import torch
 
-AT_ONCE = 2**24
-"""The number of weights, or of elements of keys, that are computed at once: 64 MiB of float32."""
+AT_ONCE = 2**22
+"""The number of elements of memory in which weights are computed: 16 MiB of float32."""
 
 PLAIN: dict[str, Any] = {
     "do_sample": False,
@@ -63,7 +66,7 @@ class WrittenRows:
         heads: the indices of its heads.
         queries: the positions of the queries.
         first_key: the position of the first key; those before it have no weight.
-        weights: `n_head n_Q n_K` in float32, after the softmax.
+        weights: `n_head n_Q n_K` in float32, after the softmax. The next rows may reuse its memory.
     """
 
     layer: int
@@ -123,6 +126,7 @@ class RowRecorder:
         self.consume, self.layers, self.heads, self.eager = consume, layers, heads, eager
         self.n_layer, self.n_head = 0, {}  # type: int, dict[int, int]
         self.cache: Any = None
+        self._memory: torch.Tensor | None = None
         self._position = self._done = 0  # of the first query of this step, and of the first new one
         self._in_step: dict[int, int] = {}  # the number of queries, by layers that ran in this step
         self._pending: dict[int, list[tuple[int, AttentionCall]]] = {}  # by layer, query and call
@@ -159,16 +163,22 @@ class RowRecorder:
             raise UnexplainedWeightsError(f"layer {layer} of {self.name} attends {why} in one step.")
         n_Q = call.query.shape[2]
         queries = self._begin_layer(layer, call.n_head, n_Q, 0 if call.cross else call.key.shape[2])
-        at_once = max(1, AT_ONCE // call.key.shape[2])
-        for first in range(n_Q - len(queries), n_Q, at_once):
-            rows = range(first, min(first + at_once, n_Q))
-            of_rows = self._restricted(call, rows)
-            if len(queries) == 1 and not self.eager and self._is_kept(of_rows, layer, queries[0]):
-                none = call.key.new_empty(0)
-                waiting = replace(of_rows, key=none, value=none, mask=None)
-                self._pending.setdefault(layer, []).append((queries[0], waiting))
-            else:
-                self._compute(of_rows, layer, [self._position + row for row in rows])
+        if not queries:
+            return
+        if self.eager:
+            if call.weights is None:
+                kind = type(self.model).__name__
+                raise ModelError(f"{self.name} ({kind}) returns no weights of its eager attention.")
+            weights = _beside_sinks(call)[:, n_Q - len(queries) :]
+            self._pass_on(weights, layer, queries, sinks=call.sinks is not None)
+            return
+        last = _last_row(call)
+        if len(queries) == 1 and self._is_kept(last, layer, queries[0]):
+            none = call.key.new_empty(0)
+            waiting = replace(last, key=none, value=none, mask=None)
+            self._pending.setdefault(layer, []).append((queries[0], waiting))
+        else:
+            self._compute(call, layer, queries)
 
     def see_returned(self, output: Any) -> None:
         """Record the rows of the weights that a model returned for all layers of this step.
@@ -218,6 +228,10 @@ class RowRecorder:
             return []
         return list(range(max(self.first_query, self._done), self.end))
 
+    def _first_key(self, n_K: int) -> int:
+        """Return the position of the first of so many keys of a layer: a window has the last ones."""
+        return 0 if self.stack == "cross" else self.end - n_K
+
     def finish(self) -> None:
         """Compute all rows that are pending."""
         import torch
@@ -237,32 +251,6 @@ class RowRecorder:
             )
             self._compute(joined, layer, list(queries))
         self._pending.clear()
-
-    def _restricted(self, call: AttentionCall, rows: range) -> AttentionCall:
-        """Return a call restricted to some of its queries, which hold no others in memory."""
-        import torch
-
-        n_Q, n_K = call.query.shape[2], call.key.shape[2]
-        part = slice(rows.start, rows.stop)
-
-        def selected(x: torch.Tensor | None) -> torch.Tensor | None:
-            """Select the rows of what broadcasts to the scores."""
-            return x if x is None or x.dim() < 2 or x.shape[-2] != n_Q else x[..., part, :]
-
-        mask = selected(call.mask)
-        if call.mask is None and call.causal and rows.start < n_Q - 1:  # the last query sees all keys
-            ones = torch.ones(len(rows), n_K, dtype=torch.bool, device=call.key.device)
-            mask = ones.tril(n_K - n_Q + rows.start)
-        return replace(
-            call,
-            query=call.query[:, :, part].clone(),
-            output=call.output[:, part].clone(),
-            mask=mask,
-            causal=False,
-            position_bias=selected(call.position_bias),
-            sinks=selected(call.sinks),
-            weights=None if call.weights is None else call.weights[:, :, part],
-        )
 
     def _is_kept(self, call: AttentionCall, layer: int, query: int) -> bool:
         """Check whether the row can be computed later: the cache keeps its keys, and all are visible."""
@@ -290,54 +278,96 @@ class RowRecorder:
         return layers[layer] if layer < len(layers) else None
 
     def _compute(self, call: AttentionCall, layer: int, queries: list[int]) -> None:
-        """Compute and pass on some rows of a layer, a few heads at a time.
+        """Compute and pass on the last rows of a layer, some at a time.
+
+        Args:
+            call: the inputs and outputs of its attention.
+            layer: its index.
+            queries: the positions of the rows.
 
         Raises:
             UnexplainedWeightsError: multiplied by the values, they do not give the model's output.
         """
-        if self.eager:
-            if call.weights is None:
-                kind = type(self.model).__name__
-                raise ModelError(f"{self.name} ({kind}) returns no weights of its eager attention.")
-            self._pass_on(_beside_sinks(call), layer, queries, sinks=call.sinks is not None)
-            return
-        n_K, d_K = call.key.shape[2:]
         heads = [head for head in range(call.n_head) if self.heads is None or head in self.heads]
-        at_once = max(1, AT_ONCE // (n_K * max(len(queries), d_K)))
-        for first in range(0, len(heads), at_once):
-            part = heads[first : first + at_once]
-            weights, difference, margin = weights_of(call, part)
+        if not heads:  # which is an error, once the numbers of all layers are known
+            return
+        if len(heads) < call.n_head:
+            call = _of_heads(call, heads)
+        attention, margin = blocked(call), output_tolerance(call)
+        of_a_query, skipped = attention.numbers_of_a_query, attention.n_Q - len(queries)
+        at_once = rounded_rows(AT_ONCE // of_a_query, len(queries))
+        self._memory = memory_for(self._memory, at_once * of_a_query, attention.K)
+        for start in range(skipped, attention.n_Q, at_once):
+            rows = range(start, min(start + at_once, attention.n_Q))
+            block, collected = attention.block(rows, self._memory)
+            output = call.output[:, rows.start : rows.stop].to(collected)
+            difference = largest_difference(collected.transpose(1, 2), output)
             if not difference <= margin:
                 raise UnexplainedWeightsError(
                     f"the captured inputs of {self.name}'s attention do not reproduce its output:"
                     f" in layer {layer} they differ by {difference:.2g}."
                 )
-            self._pass_on(weights, layer, queries, part, sinks=call.sinks is not None)
+            of_rows = queries[rows.start - skipped : rows.stop - skipped]
+            first_key = self._first_key(attention.n_K) + block.keys.start
+            weights = block.attention[0].float()
+            self.consume(WrittenRows(layer, heads, of_rows, first_key, weights))
 
     def _pass_on(
-        self,
-        weights: torch.Tensor,
-        layer: int,
-        queries: list[int],
-        heads: list[int] | None = None,
-        *,
-        sinks: bool = False,
+        self, weights: torch.Tensor, layer: int, queries: list[int], *, sinks: bool = False
     ) -> None:
-        """Pass on the selected heads of some rows, `n_head n_Q n_K`.
+        """Check and pass on rows that the model returned, of the heads that are recorded.
 
         Args:
-            weights: their weights.
+            weights: of all heads, `n_head n_Q n_K`.
             layer, queries: where they are.
-            heads: the heads that they are of; None: all of the layer.
             sinks: whether the layer has sinks.
         """
-        if heads is None:
-            heads = [head for head in range(len(weights)) if self.heads is None or head in self.heads]
-            weights = weights[heads]
         check_rows(weights, self.name, type(self.model).__name__, layer, self.stack, sinks=sinks)
-        n_K = weights.shape[2]
-        first_key = 0 if self.stack == "cross" else max(0, queries[-1] + 1 - n_K)
-        self.consume(WrittenRows(layer, heads, queries, first_key, weights.float()))
+        heads = [head for head in range(len(weights)) if self.heads is None or head in self.heads]
+        first_key = self._first_key(weights.shape[2])
+        self.consume(WrittenRows(layer, heads, queries, first_key, weights[heads].float()))
+
+
+def _last_row(call: AttentionCall) -> AttentionCall:
+    """Return a call restricted to its last query, which holds no others in memory."""
+    n_Q = call.query.shape[2]
+
+    def last(x: torch.Tensor | None) -> torch.Tensor | None:
+        """Select the row of what broadcasts to the scores."""
+        return x if x is None or x.dim() < 2 or x.shape[-2] != n_Q else x[..., -1:, :]
+
+    return replace(
+        call,
+        query=call.query[:, :, -1:].clone(),
+        output=call.output[:, -1:].clone(),
+        mask=last(call.mask),
+        causal=False,  # it sees all keys
+        position_bias=last(call.position_bias),
+        sinks=last(call.sinks),
+        weights=None,
+    )
+
+
+def _of_heads(call: AttentionCall, heads: list[int]) -> AttentionCall:
+    """Return a call restricted to some query heads, each with its own copy of the keys that it reads."""
+    of_keys = [head // (call.n_head // call.n_kv_head) for head in heads]
+
+    def part(x: torch.Tensor | None) -> torch.Tensor | None:
+        """Select the same heads of what broadcasts to the scores, unless all heads share one."""
+        return x if x is None or x.dim() < 3 or x.shape[-3] == 1 else x[..., heads, :, :]
+
+    sinks = call.sinks
+    return replace(
+        call,
+        query=call.query[:, heads],
+        key=call.key[:, of_keys],
+        value=call.value[:, of_keys],
+        output=call.output[:, :, heads],
+        mask=part(call.mask),
+        position_bias=part(call.position_bias),
+        sinks=sinks[heads] if sinks is not None and sinks.dim() == 1 else part(sinks),
+        weights=None,
+    )
 
 
 def _beside_sinks(call: AttentionCall) -> torch.Tensor:

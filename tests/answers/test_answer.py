@@ -136,7 +136,9 @@ def test_rows_of_segments_are_means_of_their_tokens_own_rows(options, monkeypatc
     assert_rows_of_segments(answer, LLAMA, prompt_of())
     assert_equal(answer, rows_by_hand(LLAMA, prompt_of(), answer))
     assert answer.queries[0] == answer.first
-    monkeypatch.setattr(written_rows, "AT_ONCE", 7 * len(answer.tokens))  # of one head, seven rows
+    monkeypatch.setattr(
+        written_rows, "AT_ONCE", 7 * 2 * 4 * len(answer.tokens)
+    )  # seven rows of four heads
     blocks = ask(rows="segments", **options)
     np.testing.assert_allclose(blocks.segment_rows, answer.segment_rows, atol=1e-6)
     np.testing.assert_allclose(blocks.weights, answer.weights, atol=1e-6)

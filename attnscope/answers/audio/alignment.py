@@ -22,6 +22,7 @@ from attnscope.models.written_rows import WrittenRows
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
 NEAR = 0.1
 """The seconds before and after a token's strongest frame that count as near it."""
@@ -161,11 +162,19 @@ class _Following:
 
     def __init__(self, heard: Heard, named: set[tuple[int, int]]) -> None:
         self.times, self.first, self.named = heard.times, heard.n_start, named
+        self.last = heard.n_start + len(heard.prompt.answer or []) - 2  # of the queries
         self.heads: list[AligningHead] = []
+        self._rows: list[torch.Tensor] = []  # of the layer that runs
 
     def add(self, rows: WrittenRows) -> None:
-        """Measure the heads of some rows, `n_head n_Q n_K`; all queries of a head come at once."""
-        weights = rows.weights[:, self.first :].cpu().double().numpy()
+        """Measure the heads of a layer once all of its rows, which come some at a time, are there."""
+        import torch
+
+        self._rows.append(rows.weights.cpu().clone())
+        if rows.queries[-1] < self.last:
+            return
+        weights = torch.cat(self._rows, 1)[:, self.first :].double().numpy()
+        self._rows.clear()
         for head, of_head in zip(rows.heads, weights, strict=True):
             monotone, peaked = followed(of_head, self.times)
             named = (rows.layer, head) in self.named
@@ -201,18 +210,18 @@ class _Kept:
 
     def __init__(self, heads: list[tuple[int, int]]) -> None:
         self.heads = heads
-        self.of: dict[tuple[int, int], Any] = {}
+        self.of: dict[tuple[int, int], list[torch.Tensor]] = {each: [] for each in heads}
 
     def add(self, rows: WrittenRows) -> None:
         for head, of_head in zip(rows.heads, rows.weights, strict=True):
-            if (rows.layer, head) in self.heads:
-                self.of[rows.layer, head] = of_head.cpu()
+            if (rows.layer, head) in self.of:
+                self.of[rows.layer, head].append(of_head.cpu().clone())
 
     def weights(self) -> Any:
         """Return their rows, `1 n_head n_Q n_K`."""
         import torch
 
-        return torch.stack([self.of[each] for each in self.heads])[None]
+        return torch.stack([torch.cat(self.of[each]) for each in self.heads])[None]
 
 
 def token_seconds(model: Any, weights: Any, n_start: int, times: FrameTimes) -> list[float]:

@@ -30,6 +30,7 @@ from attnscope.answers.audio.recording import Sound
 from attnscope.answers.prompt import Prompt
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError, OptionError
+from attnscope.models import written_rows
 
 
 def heard(model, extractor, seconds=1.3, n=12, seed=0):
@@ -58,9 +59,11 @@ def test_times_are_those_of_transformers(seed, seconds):
     assert len(alignment.heads) == 12
 
 
+@pytest.mark.parametrize("at_once", swept([1, 2**22], default=[1]))
 @pytest.mark.parametrize("family", FAMILIES)
-def test_times_are_those_of_the_model_s_eager_maps(family):
+def test_times_are_those_of_the_model_s_eager_maps(family, at_once, monkeypatch):
     """In other models transformers computes no times: its function is applied to the whole maps."""
+    monkeypatch.setattr(written_rows, "AT_ONCE", at_once)  # one row at a time, or all
     model, extractor = FAMILIES[family](1)
     checkpoint, read = heard(model, extractor)
     chosen = [(0, 1), (1, 2)]

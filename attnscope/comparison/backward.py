@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from attnscope.comparison.divergence.find_divergences import slightly_larger
-from attnscope.comparison.divergence.first_difference import difference, usual_gap
+from attnscope.comparison.divergence.first_difference import difference, numbers, usual_gap
 from attnscope.comparison.result import ComparedGradient
 from attnscope.errors import SizeError, SourceError, first_line
 from attnscope.implementations.implementation import Side, described, tensors_of
-from attnscope.implementations.rounding import CLOSE
+from attnscope.implementations.rounding import CLOSE, STRICT, usual_size
 from attnscope.implementations.weight_copy import WeightCopy
 from attnscope.observe.operators.tape import Widened, tensors_in
 from attnscope.process.default_dtype import default_dtype
@@ -68,13 +68,23 @@ def compared_gradients(
     except SourceError:
         exact = [_gradients(side, output, scaled(side), dtype, seed) for side, output in sides]
     narrow = [_gradients(side, output, side.in_dtype(dtype), dtype, seed) for side, output in sides]
+    pairs = list(_common(a, b, copies, *exact))
+    largest = min(
+        max((usual_size(numbers(each)) for each in gradients), default=0.0)
+        for gradients in ([first for *_, first, _ in pairs], [second for *_, second in pairs])
+    )
     compared = []
-    pairs = zip(*(_common(a, b, copies, *each) for each in (exact, narrow)), strict=True)
-    for (name, other, first, second), (_, _, first_narrow, second_narrow) in pairs:
+    in_dtype = _common(a, b, copies, *narrow)
+    for (name, other, first, second), (*_, first_narrow, second_narrow) in zip(
+        pairs, in_dtype, strict=True
+    ):
         rounding = min(
             usual_gap(wide, each) for wide, each in ((first, first_narrow), (second, second_narrow))
         )
-        found = difference("", first, second, CLOSE * rounding)
+        # A gradient that is 0 but for rounding, as that of the score of a single key, has no size:
+        # the others of the run tell what rounding is.
+        tolerance = max(CLOSE * rounding, STRICT * largest)
+        found = difference("", first, second, tolerance)
         status = "equal" if found.is_equal else "different"
         if found.is_equal and bool(first.isnan().any()):
             status = "undecided"  # NaN on both sides shows nothing

@@ -281,6 +281,16 @@ def test_gradients_of_correct_attention_are_equal(tmp_path, style):
     assert all(each.rounding > 0 for each in result.gradients)
 
 
+def test_gradients_that_are_zero_but_for_rounding_are_equal(tmp_path):
+    a, b = written(tmp_path, "a", "heads first"), written(tmp_path, "b", "fused")
+    init = {"d_feat": 4, "n_head": 1, "n_kv_head": 1}
+    inputs = {name: torch.randn(1, 1, 4, generator=torch.Generator().manual_seed(6)) for name in "xy"}
+    result = compare(a, b, init=init, inputs=inputs, dtype="float64", backward=True)
+    of_queries = next(each for each in result.gradients if each.a == "W_Q.weight")
+    assert of_queries.largest < 1e-15  # one key has all weight, whatever its score is
+    assert {each.status for each in result.gradients} == {result.status} == {"equal"}
+
+
 def test_a_wrong_gradient_behind_an_equal_output_is_found(tmp_path):
     path = tmp_path / "stopped.py"
     path.write_text(

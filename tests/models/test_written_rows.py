@@ -5,7 +5,7 @@ import gc
 
 import pytest
 import torch
-from models.tiny import tiny_config
+from models.tiny import random_weights, tiny_config
 from sweeps import swept
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfig, LlamaForCausalLM
 
@@ -44,9 +44,7 @@ def a_model(name, **more):
     torch.manual_seed(0)
     config = tiny_config(name, **(SIZES[name] | more))
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    model = auto.from_config(config).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
+    model = random_weights(auto.from_config(config), 0.2)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     return model

@@ -1,13 +1,17 @@
-"""Read a file as one text."""
+"""Read a file as one text: a part of what a model reads, or a file of JSON."""
 
 from __future__ import annotations
 
+import gzip
+import sys
+import zlib
 from codecs import getincrementaldecoder
 from pathlib import Path
 
-from attnscope.errors import FileError, no_such_file
+from attnscope.errors import FileError, first_line, no_such_file
 from attnscope.process.files import is_named_pipe
 from attnscope.process.progress import notify
+from attnscope.text import shortened
 from attnscope.units import bytes_text
 
 BYTES_OF_A_TOKEN = 1024
@@ -58,6 +62,26 @@ def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> 
             hint="--truncate, which reads its beginning",
         )
     return text.replace("\r\n", "\n").replace("\r", "\n")  # as Python reads texts
+
+
+def whole_text(path: str | Path) -> str:
+    """Return the text of a file, also with .gz, or of standard input, `-`.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    is_packed = Path(path).suffix.lower() == ".gz"
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        return (gzip.decompress(raw) if is_packed else raw).decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise no_such_file(Path(path)) from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{shortened(str(path))} is not UTF-8.", hint="iconv -t utf-8 …") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise FileError(f"{path} is damaged, or not a gzip file: {first_line(error)}.") from error
+    except OSError as error:
+        raise FileError(f"cannot read {shortened(str(path))}: {error.strerror}.") from error
 
 
 def _beginning(path: Path, most: int) -> tuple[bytes, bool]:

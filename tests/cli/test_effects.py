@@ -163,7 +163,7 @@ def test_a_corpus_has_means_and_standard_errors(attnscope, writer, record, tmp_p
     texts = [TEXT, "a dog ran on the mat because the cat was"]
     lines = "".join(json.dumps({"text": text, "answer": " tired"}) + "\n" for text in texts) + "\n"
     if name == "-":
-        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
         path = "-"
     else:
         path = tmp_path / name

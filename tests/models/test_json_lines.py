@@ -26,7 +26,7 @@ def test_each_line_that_is_not_blank_has_a_value(tmp_path):
 
 
 def test_standard_input_is_read(monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO(LINES))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LINES.encode())))
     assert read_json_lines(Path("-"), "{}") == named("standard input")
 
 

@@ -21,12 +21,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from attnscope.errors import FileError, OptionError, first_line, no_such_file
+from attnscope.errors import FileError, OptionError, first_line
+from attnscope.models.text_file import whole_text
 from attnscope.text import described, shortened
 
 SHAPE = "the JSON of /v1/completions, /v1/chat/completions or llama.cpp's /completion"
@@ -161,20 +160,13 @@ def _echo(name: str) -> OptionError:
 
 def _content(path: str, name: str) -> Any:
     """Read a file of JSON, or a stream of `data:` lines."""
+    text = whole_text(path)
+    lines = [line[5:].strip() for line in text.split("\n") if line.startswith("data:")]
     try:
-        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        text = raw.decode("utf-8-sig")
-        lines = [line[5:].strip() for line in text.split("\n") if line.startswith("data:")]
         if lines and not text.lstrip().startswith("{"):
             return _joined([json.loads(line) for line in lines if line != "[DONE]"], name)
         return json.loads(text)
-    except FileNotFoundError as error:
-        raise no_such_file(Path(path)) from error
-    except OSError as error:
-        raise FileError(f"cannot read {shortened(path)}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise FileError(f"{shortened(path)} is not UTF-8.", hint="iconv -t utf-8 …") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileError(
             f"{name} is not JSON, or is cut off: {first_line(error).rstrip('.')}.", hint=SHAPE
         ) from error

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from attnscope.errors import FileError, OptionError, first_line, no_such_file
+from attnscope.errors import FileError, OptionError, first_line
+from attnscope.models.text_file import whole_text
 from attnscope.text import described, shortened
 
 UNREAD = {"role", "type", "id", "tool_call_id", "image", "video", "audio", "url", "path", "base64"}
@@ -227,15 +227,8 @@ def read_chat(messages: Any) -> Chat:
 
 def _json(path: str, name: str) -> Any:
     try:
-        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        return json.loads(raw.decode("utf-8-sig"))
-    except FileNotFoundError as error:
-        raise no_such_file(Path(path)) from error
-    except OSError as error:
-        raise FileError(f"cannot read {shortened(path)}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise FileError(f"{shortened(path)} is not UTF-8.", hint="iconv -t utf-8 …") from error
-    except ValueError as error:
+        return json.loads(whole_text(path))
+    except (ValueError, RecursionError) as error:
         raise FileError(f"{name} is not JSON: {first_line(error)}.", hint=SHAPE) from error
 
 

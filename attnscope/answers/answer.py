@@ -36,6 +36,7 @@ def answer(
     *,
     image: Any = None,
     video: Any = None,
+    fps: float | None = None,
     messages: Any = None,
     file: str | Path | None = None,
     replay: Any = None,
@@ -75,6 +76,8 @@ def answer(
         image: a file or an image of pillow, or several in a list.
         video: a file or an array, `n_frame height width 3`, or several in a list; one of them may be a
             list of frames: `video=[[frame, …]]`.
+        fps: how many frames of each second of a video are read; None: all, of which a model's processor
+            may take some.
         messages: a chat, `[{"role": …, "content": …}, …]` or a file of it, instead of `text`.
         file: a file to read as the text.
         replay: what a server returned for the prompt: a file, or its content. The model is made to
@@ -281,7 +284,7 @@ def _read(request: AnswerRequest, checkpoint: Checkpoint, config: Any) -> Prompt
     if not (request.pictures or request.videos):  # those are checked where they are read
         check_reads(checkpoint, config, "text")
     if request.messages is not None:
-        return read_messages(checkpoint, config, request.messages, request.segments)
+        return read_messages(checkpoint, config, request.messages, request.segments, fps=request.fps)
     text, name = request.text or "", "--text"
     if request.file is not None:
         text = text_of_file(request.file, max_tokens(config), truncate=request.truncate)
@@ -295,6 +298,7 @@ def _read(request: AnswerRequest, checkpoint: Checkpoint, config: Any) -> Prompt
             request.segments,
             grid=request.grid,
             videos=request.videos,
+            fps=request.fps,
         )
     truncate = request.truncate
     return read_text(checkpoint, config, text, request.segments, name=name, truncate=truncate)

@@ -60,6 +60,9 @@ class AnswerOptions:
         metavar="FILE",
     )
     video: list[Path] | None = option("A video, for a model that reads them.", metavar="FILE")
+    fps: float | None = option(
+        "The frames of each second of a video that are read.", metavar="N", shown="all"
+    )
     by: By | None = option(
         "segment: sum the weights over the parts of the prompt.", metavar="segment", common=True
     )

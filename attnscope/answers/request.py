@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ class AnswerRequest:
     text: str | None
     pictures: list[Any]
     videos: list[Any]
+    fps: float | None
     messages: Any
     file: Path | None
     replay: Any
@@ -78,6 +80,10 @@ class AnswerRequest:
                 "--image and --video go with --text: in a chat, pictures are parts of messages.",
                 hint='"content": [{"type": "image", "path": "FILE"}, {"type": "text", "text": "…"}]',
             )
+        if self.fps is not None and not (self.videos or self.messages is not None):
+            raise OptionError("--fps is that of a video, and there is none.", hint="--video FILE")
+        if self.fps is not None and not 0 < self.fps < inf:
+            raise OptionError(f"--fps is {self.fps:g}, but must be more than 0.")
         if self.audio is not None:
             others: dict[str, Any] = {"--image": self.pictures, "--video": self.videos}
             others |= {"--segments": self.segments, "--grid": self.grid, "--replay": self.replay}

@@ -173,12 +173,13 @@ def _visuals(
         index = numbers[kind]
         numbers[kind] += 1
         if kind == "picture":
-            runs, frames, shown = of_family.picture(of, index), [pictures[index]], [0]
+            runs, frames, shown = of_family.picture(of, index), [pictures[index]], [1]
         else:
             assert of_family.video is not None
-            runs, shown = of_family.video(of, index), videos[index].shown
-            frames = [videos[index].frames[i] for i in shown]
-        found.append((f"{kind} {index + 1}", kind, runs, frames, [i + 1 for i in shown]))
+            runs, video = of_family.video(of, index), videos[index]
+            frames = [video.frames[i] for i in video.shown]
+            shown = [video.numbers[i] for i in video.shown]
+        found.append((f"{kind} {index + 1}", kind, runs, frames, shown))
     predicted: dict[int, int] = {}
     for _, kind, runs, _, _ in found:
         image_id = _image_id(of, kind)

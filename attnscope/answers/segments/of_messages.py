@@ -33,6 +33,7 @@ def read_messages(
     *,
     tokenizer: Any = None,
     processor: Any = None,
+    fps: float | None = None,
 ) -> Prompt:
     """Render a chat as the model reads it before it writes, and find each message in it.
 
@@ -49,6 +50,7 @@ def read_messages(
             looked for in the contents of messages.
         tokenizer: the model's tokenizer, if it is loaded.
         processor: the model's processor, if it reads pictures too; its chat template is used.
+        fps: as in `videos.open_video`.
 
     Raises:
         FileError: the file of messages cannot be read.
@@ -57,8 +59,10 @@ def read_messages(
             them so that they cannot be found.
     """
     chat = read_chat(messages)
+    if fps is not None and all(part["type"] != "video" for part in chat.pictures):
+        raise OptionError("--fps is that of a video, and the messages have none.", hint="no --fps")
     if chat.pictures:
-        return _read_pictures(checkpoint, config, chat, segments)
+        return _read_pictures(checkpoint, config, chat, segments, fps)
     tokenizer = tokenizer or getattr(processor, "tokenizer", None) or load_tokenizer(checkpoint)
     if processor is None and not tokenizer.chat_template and hasattr(config, "vision_config"):
         processor = load_processor(checkpoint)  # which may have the template alone
@@ -74,7 +78,9 @@ def read_messages(
     return Prompt(inputs, tokens_of(tokenizer, ids), parts, tokenizer=tokenizer, notices=notices)
 
 
-def _read_pictures(checkpoint: Checkpoint, config: Any, chat: Chat, segments: Any) -> Prompt:
+def _read_pictures(
+    checkpoint: Checkpoint, config: Any, chat: Chat, segments: Any, fps: float | None
+) -> Prompt:
     """Read a chat with pictures in its messages; raise as `read_messages` and `join`."""
     from attnscope.answers.pictures.read import check_family, encode
     from attnscope.answers.pictures.videos import open_video
@@ -86,7 +92,7 @@ def _read_pictures(checkpoint: Checkpoint, config: Any, chat: Chat, segments: An
         sources["video" if part["type"] == "video" else "picture"].append(source_of(part))
     check_family(checkpoint.name, config, None, sources["video"])
     pictures = [open_picture(each) for each in sources["picture"]]
-    videos = [open_video(each) for each in sources["video"]]
+    videos = [open_video(each, fps) for each in sources["video"]]
     processor, name = load_processor(checkpoint), checkpoint.name
     found, notices = render_chat(chat, processor, name)
     owners, more = owners_of_chat(found, segments)

@@ -29,6 +29,7 @@ def read_pictures_and_text(
     *,
     grid: str | None = None,
     videos: Sequence[Any] = (),
+    fps: float | None = None,
 ) -> Prompt:
     """Read pictures and a text, with a segment for each picture and those of the text.
 
@@ -38,6 +39,7 @@ def read_pictures_and_text(
     Args:
         checkpoint, config: the model.
         pictures, grid, videos: as in `pictures.read.encode`.
+        fps: as in `videos.open_video`.
         text: the text, with a placeholder for each picture and video where it belongs, or with none.
         segments: as in `read_definitions`; characters are those of the text.
 
@@ -48,7 +50,7 @@ def read_pictures_and_text(
     from attnscope.answers.pictures.videos import open_video
 
     check_family(checkpoint.name, config, grid, videos)
-    opened, read = [open_picture(each) for each in pictures], [open_video(each) for each in videos]
+    opened, read = [open_picture(each) for each in pictures], [open_video(each, fps) for each in videos]
     processor, name = load_processor(checkpoint), checkpoint.name
     whole, notices = with_placeholders(name, processor, config, text, len(opened), len(read))
     owners = ["template"] * len(whole)

@@ -30,6 +30,7 @@ from sweeps import swept
 
 import attnscope
 from attnscope.answers.pictures.read import check_family, encode
+from attnscope.answers.pictures.videos import open_video
 from attnscope.answers.segments.of_pictures import read_pictures_and_text
 from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.checkpoints.loaded import find_model
@@ -434,6 +435,37 @@ def test_a_family_without_videos_refuses_them():
 def test_frames_of_several_sizes_are_refused():
     with pytest.raises(OptionError, match="frames of several sizes: 40×30, 50×30"):
         read("qwen2_vl", [], [[picture(40, 30), picture(50, 30)]])
+
+
+@pytest.mark.parametrize(
+    ("fps", "numbers"),
+    [
+        (None, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (4, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (30, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (3, [1, 3, 4, 5, 7, 8, 9]),  # at 0, 2/4, 3/4, 4/4, 6/4, 7/4 and 8/4 of a second
+        (2, [1, 3, 5, 7, 9]),
+        (1, [1, 5, 9]),
+        (0.5, [1, 9]),
+    ],
+)
+def test_the_first_frame_of_each_part_of_a_second_is_read(tmp_path, fps, numbers):
+    frames = [picture(16, 12, seed=i) for i in range(9)]
+    path = tmp_path / "frames.png"
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=250)
+    read = open_video(path, fps)
+    assert read.numbers == numbers
+    assert [each.tobytes() for each in read.frames] == [frames[i - 1].tobytes() for i in numbers]
+    assert read.fps == min(fps or 4, 4)
+
+
+def test_frames_of_a_second_need_a_video_that_knows_its_seconds(tmp_path):
+    path = tmp_path / "frames.png"
+    frames = [picture(16, 12, seed=i) for i in range(3)]
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    for video in (frames, path):
+        with pytest.raises(OptionError, match="does not say how many a second has"):
+            open_video(video, 2)
 
 
 def test_a_frame_alone_is_not_a_video():

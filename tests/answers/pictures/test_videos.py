@@ -139,6 +139,17 @@ def test_the_command_reads_a_file_of_a_video(tmp_path):
     assert [each["name"] for each in record["pictures"]] == ["video 1, frame 1", "video 1, frame 3"]
 
 
+def test_frames_of_a_second_are_read_and_named_by_their_numbers(tmp_path):
+    frames = frames_of(12)
+    path = film(tmp_path / "film.mp4", frames)
+    options = ["--video", str(path), "--fps", "1.5", "--generate", "3", "--format", "json"]
+    result = CliRunner().invoke(app, ["model", str(family("qwen2_vl")), *options, "--text", "what?"])
+    assert result.exit_code == 0
+    record = json.loads(result.stdout)
+    names = [each["name"] for each in record["pictures"]]
+    assert names == ["video 1, frame 1", "video 1, frame 7", "video 1, frame 12"]
+
+
 def test_a_video_that_is_too_long_says_how_many_tokens_it_has():
     with pytest.raises(OptionError, match=r"tokens long, but .* takes at most 2048") as error:
         read("internvl", [], [frames_of(400)])
@@ -167,7 +178,7 @@ def test_frames_that_do_not_fit_into_the_memory_are_refused(name, tmp_path, monk
     monkeypatch.setattr(devices, "free_memory", lambda device: FreeMemory(needed - 1))
     with pytest.raises(SizeError, match=r"needs at least 105\.0 KiB, but cpu has") as error:
         open_video(path)
-    assert error.value.hint == "a shorter video, or a smaller one"
+    assert error.value.hint == "a shorter video, or a smaller one; or --fps 1"
 
 
 def test_a_file_that_is_no_video_is_refused(tmp_path):

@@ -4,7 +4,8 @@ A token at position t is written by the query at position t − 1: the last quer
 first token. While the model generates, a hook keeps that query of each layer and the output of its
 attention, which take little memory. Rows of weights are computed from them when all is written, with the
 keys that are in the model's cache anyway. Where a layer's keys are not kept, such as behind a sliding
-window, the row is computed at once. So the n × n weights of the prompt are never needed.
+window, the row is computed at once. So the n × n weights of the prompt are not needed. If the rows of
+its own tokens are wanted, too, they are computed while it is read, a block of queries at a time.
 
 As everywhere, rows are checked: multiplied by the values, they have to give what the model's own
 attention put out.

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -101,24 +101,42 @@ class AttentionCall(AttentionInputs):
         import torch
 
         dtype = torch.promote_types(self.query.dtype, torch.float32)
-        sinks = self.sinks
-        selected = slice(None) if heads is None else heads
-        kv = selected if heads is None else [head // (self.n_head // self.n_kv_head) for head in heads]
-
-        def part(x: torch.Tensor | None) -> torch.Tensor | None:
-            """Select the same heads of a mask or a bias, unless all heads share one."""
-            return x if x is None or x.dim() < 3 or x.shape[-3] == 1 else x[..., selected, :, :]
-
+        call = self if heads is None else self.of_heads(heads)
         return {
-            "Q": self.query[:, selected].to(dtype),
-            "K": self.key[:, kv].to(dtype),
-            "V": self.value[:, kv].to(dtype),
-            "mask": part(self.added_mask()),
-            "position_bias": part(self.position_bias),
-            "sinks": sinks[selected] if sinks is not None and sinks.dim() == 1 else part(sinks),
+            "Q": call.query.to(dtype),
+            "K": call.key.to(dtype),
+            "V": call.value.to(dtype),
+            "mask": call.added_mask(),
+            "position_bias": call.position_bias,
+            "sinks": call.sinks,
             "scale": self.scale,
             "softcap": self.softcap,
         }
+
+    def of_heads(self, heads: list[int]) -> AttentionCall:
+        """Return the call of some query heads, without the weights that eager attention returned.
+
+        Args:
+            heads: query heads, each of which gets its own copy of the key/value head that it reads.
+        """
+        kv_heads = [head // (self.n_head // self.n_kv_head) for head in heads]
+
+        def part(x: torch.Tensor | None) -> torch.Tensor | None:
+            """Select the same heads of a mask or a bias, unless all heads share one."""
+            return x if x is None or x.dim() < 3 or x.shape[-3] == 1 else x[..., heads, :, :]
+
+        sinks = self.sinks
+        return replace(
+            self,
+            query=self.query[:, heads],
+            key=self.key[:, kv_heads],
+            value=self.value[:, kv_heads],
+            output=self.output[:, :, heads],
+            mask=part(self.mask),
+            position_bias=part(self.position_bias),
+            sinks=sinks[heads] if sinks is not None and sinks.dim() == 1 else part(sinks),
+            weights=None,
+        )
 
 
 @dataclass(frozen=True)

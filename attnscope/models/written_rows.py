@@ -5,7 +5,7 @@ first token. While the model generates, a hook keeps that query of each layer an
 attention, which take little memory. Rows of weights are computed from them when all is written, with the
 keys that are in the model's cache anyway. Where a layer's keys are not kept, such as behind a sliding
 window, the row is computed at once. So the n × n weights of the prompt are not needed. If the rows of
-its own tokens are wanted, too, they are computed while it is read, a block of queries at a time.
+its own tokens are recorded, too, they are computed while it is read, a block of queries at a time.
 
 As everywhere, rows are checked: multiplied by the values, they have to give what the model's own
 attention put out.
@@ -163,7 +163,7 @@ class RowRecorder:
             why = "more than once" if layer in self._in_step else "in several sequences"
             raise UnexplainedWeightsError(f"layer {layer} of {self.name} attends {why} in one step.")
         n_Q = call.query.shape[2]
-        queries = self._begin_layer(layer, call.n_head, n_Q, 0 if call.cross else call.key.shape[2])
+        queries = self._begin_layer(layer, call.n_head, n_Q, call.key.shape[2])
         if not queries:
             return
         if self.eager:
@@ -204,7 +204,7 @@ class RowRecorder:
                 kind = type(self.model).__name__
                 raise ModelError(f"{self.name} ({kind}) returns no attention weights of layer {layer}.")
             _, n_head, n_Q, n_K = weights.shape
-            queries = self._begin_layer(layer, n_head, n_Q, 0 if self.stack == "cross" else n_K)
+            queries = self._begin_layer(layer, n_head, n_Q, n_K)
             if queries:
                 self._pass_on(weights[0, :, n_Q - len(queries) :], layer, queries)
 
@@ -213,14 +213,13 @@ class RowRecorder:
 
         Args:
             layer: its index.
-            n_head, n_Q: the numbers of its heads and queries.
-            n_K: the number of keys that stand for tokens of the same text; 0: none do.
+            n_head, n_Q, n_K: the numbers of its heads, queries and keys.
 
         Raises:
-            ModelError: it has more keys than there are tokens.
+            ModelError: its queries and keys are tokens of one text, which has fewer tokens than keys.
         """
         self._in_step[layer], self.n_head[layer] = n_Q, n_head
-        if n_K > self.end:
+        if self.stack != "cross" and n_K > self.end:
             raise ModelError(
                 f"layer {layer} of {self.name} has {counted(n_K, 'key')} where the text has"
                 f" {counted(self.end, 'token')}, so not every key is a token."
@@ -293,7 +292,7 @@ class RowRecorder:
         if not heads:  # which is an error, once the numbers of all layers are known
             return
         if len(heads) < call.n_head:
-            call = _of_heads(call, heads)
+            call = call.of_heads(heads)
         attention, margin = blocked(call), output_tolerance(call)
         of_a_query, skipped = attention.numbers_of_a_query, attention.n_Q - len(queries)
         at_once = rounded_rows(AT_ONCE // of_a_query, len(queries))
@@ -345,28 +344,6 @@ def _last_row(call: AttentionCall) -> AttentionCall:
         causal=False,  # it sees all keys
         position_bias=last(call.position_bias),
         sinks=last(call.sinks),
-        weights=None,
-    )
-
-
-def _of_heads(call: AttentionCall, heads: list[int]) -> AttentionCall:
-    """Return a call restricted to some query heads, each with its own copy of the keys that it reads."""
-    of_keys = [head // (call.n_head // call.n_kv_head) for head in heads]
-
-    def part(x: torch.Tensor | None) -> torch.Tensor | None:
-        """Select the same heads of what broadcasts to the scores, unless all heads share one."""
-        return x if x is None or x.dim() < 3 or x.shape[-3] == 1 else x[..., heads, :, :]
-
-    sinks = call.sinks
-    return replace(
-        call,
-        query=call.query[:, heads],
-        key=call.key[:, of_keys],
-        value=call.value[:, of_keys],
-        output=call.output[:, :, heads],
-        mask=part(call.mask),
-        position_bias=part(call.position_bias),
-        sinks=sinks[heads] if sinks is not None and sinks.dim() == 1 else part(sinks),
         weights=None,
     )
 

@@ -98,11 +98,7 @@ class RowSums:
         import numpy as np
 
         layers = sorted({layer for layer, _ in self.sums})
-        heads = sorted({head for _, head in self.sums})
-        n_segment = self.belongs.shape[1]
-        sums = np.full((len(layers), len(heads), n_row, n_segment), np.nan, dtype=np.float32)
-        for (layer, head), each in self.sums.items():
-            sums[layers.index(layer), heads.index(head)] = each[:n_row].numpy()
+        sums = by_layer_and_head({key: each[:n_row] for key, each in self.sums.items()})
         scale = 1 if self.pool == "max" else 1 / len(self.sums)
         pooled = (self.pooled[:n_row, :n_K] * scale).numpy()
         if self.layers is None:
@@ -146,16 +142,23 @@ class SegmentRows:
             `n_layer n_head n_segment n_segment` in float32: of queries, of keys. NaN where a layer has
             fewer heads, and where no token of a segment has a query.
         """
-        import numpy as np
+        means = {key: sums / self.counts[key][:, None] for key, sums in self.sums.items()}
+        return by_layer_and_head(means)
 
-        layers = sorted({layer for layer, _ in self.sums})
-        heads = sorted({head for _, head in self.sums})
-        n_segment = self.belongs.shape[1]
-        means = np.full((len(layers), len(heads), n_segment, n_segment), np.nan, dtype=np.float32)
-        for (layer, head), sums in self.sums.items():
-            mean = sums / self.counts[layer, head][:, None]
-            means[layers.index(layer), heads.index(head)] = mean.numpy()
-        return means
+
+def by_layer_and_head(of_heads: dict[tuple[int, int], torch.Tensor]) -> np.ndarray:
+    """Return arrays of one shape, by layer and head, as one: `n_layer n_head …` in float32.
+
+    NaN where a layer has fewer heads.
+    """
+    import numpy as np
+
+    layers, heads = (sorted({*indices}) for indices in zip(*of_heads, strict=True))
+    shape = next(iter(of_heads.values())).shape
+    whole = np.full((len(layers), len(heads), *shape), np.nan, dtype=np.float32)
+    for (layer, head), each in of_heads.items():
+        whole[layers.index(layer), heads.index(head)] = each.numpy()
+    return whole
 
 
 def sink_patches(weights: np.ndarray, positions: Sequence[int]) -> list[int]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import FileError, OptionError, class_name, first_line
 from attnscope.models.tokenize import open_picture
@@ -15,8 +15,6 @@ from attnscope.process.files import refuse_pipe
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
-T = TypeVar("T")
 
 BYTES = 7
 """Bytes for each pixel of a frame: 4 of pillow's, and 3 in the array for the processor."""
@@ -99,23 +97,38 @@ def _without_rate(video: str) -> OptionError:
     )
 
 
-def _selected(
-    frames: Iterable[T], own: float | None, fps: float | None, name: str
-) -> Iterator[tuple[int, T]]:
-    """Yield the first frame of each 1 / fps seconds, with its number, from 1.
+def _share(own: float | None, fps: float | None, name: str) -> tuple[float, float | None]:
+    """Return the share of a video's frames that are read, and how many of these a second has.
+
+    Args:
+        own: how many frames a second has; None: not known.
+        fps: how many of them are read; None: all.
+        name: the video's name, for errors.
+    """
+    if fps is None:
+        return 1.0, own
+    if own is None:
+        raise _without_rate(name)
+    return min(1.0, fps / own), min(own, fps)
+
+
+def _read(
+    frames: Iterable[Any], image_of: Callable[[Any], Image], share: float, fps: float | None
+) -> Video:
+    """Read a share of frames, evenly and with the first one.
 
     Args:
         frames: all frames.
-        own: how many of them a second has; None: not known.
-        fps: how many are selected; None: all.
-        name: the video's name, for errors.
+        image_of: converts one of them to an image.
+        share: the share, to 1.
+        fps: how many of those that are read a second has; None: not known.
     """
-    if fps is not None and own is None:
-        raise _without_rate(name)
-    share = 1.0 if fps is None or own is None else min(1.0, fps / own)
-    for i, frame in enumerate(frames):
-        if int(i * share + 1e-9) > int((i - 1) * share + 1e-9) or i == 0:
-            yield i + 1, frame
+    numbered = [
+        (i + 1, image_of(frame))
+        for i, frame in enumerate(frames)
+        if i == 0 or int(i * share + 1e-9) > int((i - 1) * share + 1e-9)
+    ]
+    return Video([image for _, image in numbered], fps, [number for number, _ in numbered])
 
 
 def _of_file(path: Path, fps: float | None) -> Video:
@@ -127,23 +140,13 @@ def _of_file(path: Path, fps: float | None) -> Video:
         with Image.open(path) as opened:
             milliseconds = opened.info.get("duration")
             own = 1000 / milliseconds if milliseconds else None
-            selected = _selected(ImageSequence.Iterator(opened), own, fps, str(path))
-            numbered = [(number, frame.convert("RGB")) for number, frame in selected]
-            return _video(numbered, _least(own, fps))
+            share, read_fps = _share(own, fps, str(path))
+            frames = ImageSequence.Iterator(opened)
+            return _read(frames, lambda frame: frame.convert("RGB"), share, read_fps)
     except UnidentifiedImageError:
         return _decoded(path, fps)
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or first_line(error)}.") from error
-
-
-def _video(numbered: list[tuple[int, Image]], fps: float | None) -> Video:
-    """Return the video of frames with their numbers."""
-    return Video([frame for _, frame in numbered], fps, [number for number, _ in numbered])
-
-
-def _least(own: float | None, fps: float | None) -> float | None:
-    """Return how many frames a second has after selection; None: not known."""
-    return own if own is None or fps is None else min(own, fps)
 
 
 def _decoded(path: Path, fps: float | None) -> Video:
@@ -162,11 +165,9 @@ def _decoded(path: Path, fps: float | None) -> Video:
             stream = container.streams.video[0]
             own = float(stream.average_rate) if stream.average_rate else None
             n_frame = stream.frames or (container.duration or 0) / av.time_base * (own or 0)
-            n_frame *= (_least(own, fps) or 1) / (own or 1)
-            needed = round(n_frame) * stream.width * stream.height * BYTES
+            share, read_fps = _share(own, fps, str(path))
+            needed = round(n_frame * share) * stream.width * stream.height * BYTES
             check_memory(needed, "cpu", "a shorter video, or a smaller one; or --fps 1")
-            selected = _selected(container.decode(stream), own, fps, str(path))
-            numbered = [(number, frame.to_image()) for number, frame in selected]
-            return _video(numbered, _least(own, fps))
+            return _read(container.decode(stream), lambda frame: frame.to_image(), share, read_fps)
     except av.FFmpegError as error:
         raise FileError(f"{path} cannot be decoded as a video: {first_line(error)}.") from error

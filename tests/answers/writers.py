@@ -21,23 +21,28 @@ MESSAGES = [
 ]
 
 
+def tiny_llama(tokenizer: Any, n_layer: int, seed: int, **more: Any) -> LlamaForCausalLM:
+    """A LLaMA with grouped-query attention and random weights."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=40,
+        num_hidden_layers=n_layer,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        **more,
+    )
+    return random_weights(LlamaForCausalLM(config))
+
+
 @cache
 def writer() -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
     """A model of three layers with grouped-query attention, and its tokenizer of bytes, with a chat."""
     tokenizer = deepcopy(tokenizer_of("bytes"))
     tokenizer.chat_template = CHAT
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=40,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        eos_token_id=None,
-    )
-    model = random_weights(LlamaForCausalLM(config))
+    model = tiny_llama(tokenizer, 3, seed=3, eos_token_id=None)
     model.generation_config.pad_token_id = 0
     model.generation_config.repetition_penalty = 3.0  # so that no token is written twice
     return model, tokenizer

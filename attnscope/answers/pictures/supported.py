@@ -102,7 +102,7 @@ NO_PATCHES = {
     "instructblip": _MIXED.format("a Q-Former"),
     "kosmos-2": _MIXED.format("a resampler"),
 }
-"""Families none of whose tokens stands for a part of a picture, and why, by `model_type`."""
+"""Families in which no token stands for a part of a picture, and the reason, by `model_type`."""
 
 
 def picture_family(config: Any) -> PictureFamily | None:

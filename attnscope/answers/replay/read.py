@@ -26,10 +26,10 @@ EXACT = (
 )
 
 UNUSED = ("chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
-"""What a request may change of how its messages are written as a text."""
+"""Fields of a request that change how the chat template is applied, which are not used here."""
 
 PLACEHOLDERS = ("image_token_id", "image_token_index", "video_token_id", "audio_token_id")
-"""The tokens of a configuration in whose places a model reads something else than a text."""
+"""Fields of a configuration with the ids of placeholders: of pictures, videos and recordings."""
 
 
 def read_replay(
@@ -125,7 +125,7 @@ def _ids(checkpoint: Checkpoint, response: Response) -> tuple[list[int], str, li
     """Return the ids of the answer, where they are from, and notices."""
     numbers = [each.number for each in response.entries if each.number is not None]
     ids = response.ids or (numbers if len(numbers) == len(response.entries) else [])
-    if ids and _are_all(tokenizer_of(checkpoint), response, ids):
+    if ids and _are_complete(tokenizer_of(checkpoint), response, ids):
         return ids, "exact", []
     tokenizer = load_tokenizer(checkpoint)
     why = f"the file has the ids of {counted(len(ids), 'token')}, which do not spell it"
@@ -139,7 +139,7 @@ def _ids(checkpoint: Checkpoint, response: Response) -> tuple[list[int], str, li
             hint=EXACT,
         )
     text = response.text.rstrip("\ufffd") or response.text  # a character that is cut off
-    ids = _going_on(tokenizer, text)
+    ids = _continuation(tokenizer, text)
     notices = [f"the text of --replay was tokenized again: {why}."]
     wrote = response.n_token or len(response.entries)
     if wrote and wrote - len(ids) not in (0, 1):  # one is the end of the text
@@ -147,8 +147,8 @@ def _ids(checkpoint: Checkpoint, response: Response) -> tuple[list[int], str, li
     return ids, "retokenised", notices
 
 
-def _going_on(tokenizer: Any, text: str) -> list[int]:
-    """Tokenize a text that goes on: sentencepiece puts a blank before one that begins."""
+def _continuation(tokenizer: Any, text: str) -> list[int]:
+    """Tokenize a text that continues another: sentencepiece puts a blank before the first word."""
     for before in ("", "\n"):
         ids = list(encoded(tokenizer, {"text": before + text}, add_special_tokens=False)["input_ids"])
         pieces = pieces_of(tokenizer, ids)
@@ -158,7 +158,7 @@ def _going_on(tokenizer: Any, text: str) -> list[int]:
     return list(encoded(tokenizer, {"text": text}, add_special_tokens=False)["input_ids"])
 
 
-def _are_all(tokenizer: Any, response: Response, ids: list[int]) -> bool:
+def _are_complete(tokenizer: Any, response: Response, ids: list[int]) -> bool:
     """Check whether these are the ids of all tokens: as many as the engine wrote, or with all the text.
 
     The end of the text, which a stream leaves out, may be missing.

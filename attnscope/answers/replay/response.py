@@ -70,7 +70,7 @@ class Response:
         n_token: how many tokens the engine wrote; None: not known.
         n_prompt: how many it read; None: not known.
         prompt_ids: the ids of the prompt; None: not known.
-        request: what was asked; empty: not known.
+        request: the request; empty: not known.
         hidden: whether the model also wrote what is not in the text: reasoning, or calls of tools.
         causes: why log-probabilities may be others than the model's.
         notices: sentences for the reader.
@@ -193,7 +193,7 @@ GROWS = (
     *("text", "content", "reasoning", "reasoning_content", "tool_calls", "tokens", "token_ids"),
     *("token_logprobs", "completion_probabilities"),
 )
-"""What each chunk of a stream continues."""
+"""The fields to which each chunk of a stream appends."""
 
 
 def _append(whole: dict[str, Any], part: dict[str, Any]) -> None:

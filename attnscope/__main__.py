@@ -6,11 +6,11 @@ import sys
 def entry() -> int:
     """Run the command line of this process, and return its exit status."""
     try:
-        from attnscope.process import interrupt
+        from attnscope.base.process import interrupt
 
         interrupt.install()
     except KeyboardInterrupt:  # Ctrl-C before the handler was installed
-        from attnscope.process import interrupt
+        from attnscope.base.process import interrupt
 
         interrupt.end()
     from attnscope.cli import app

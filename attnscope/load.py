@@ -9,22 +9,21 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from attnscope.auditing.result import Audit
-from attnscope.checkpoints.result import HeadWeights
-from attnscope.comparison.result import Comparison
+from attnscope.base.errors import FileError, no_such_file
+from attnscope.code.compare.result import Comparison
 from attnscope.document.result import Check, Result
-from attnscope.errors import FileError, no_such_file
-from attnscope.head_effects.result import DirectSum, HeadEffects
+from attnscope.formula.scaling.result import Scaling
 from attnscope.masks.planes import MatrixPlane, Plane, RangePlane
 from attnscope.masks.result import AttentionMask, AttentionMasks, Blocks
-from attnscope.model_card.cards import Cards
-from attnscope.model_card.result import Card
-from attnscope.models.heads.result import HeadRow, HeadTable
-from attnscope.models.maps.numbers import NUMBERS, WEIGHTS
-from attnscope.models.maps.result import AttentionMap, AttentionMaps
-from attnscope.models.tokens import Token
+from attnscope.model.card.cards import Cards
+from attnscope.model.card.result import Card
+from attnscope.model.effects.result import DirectSum, HeadEffects
+from attnscope.model.files.result import HeadWeights
+from attnscope.model.heads.result import HeadRow, HeadTable
+from attnscope.model.maps.result import METADATA, NUMBERS, WEIGHTS, AttentionMap, AttentionMaps
+from attnscope.model.run.tokens import Token
+from attnscope.model.weights.differences import HeadDifferences
 from attnscope.observe.trace import Trace
-from attnscope.textbook.scaling.result import Scaling
-from attnscope.weights.differences import HeadDifferences
 
 KINDS: dict[str, type] = {
     "trace": Trace,
@@ -98,11 +97,8 @@ def load(path: str | Path) -> Result:
 def _of_record(kind: type, record: dict[str, Any]) -> Any:
     """Return a dataclass from its record; fields that a record leaves out have their defaults."""
     hints = get_type_hints(kind)
-    values = {
-        each.name: _value(hints[each.name], record[each.name])
-        for each in fields(kind)
-        if each.init and each.name in record
-    }
+    keys = {each.name: each.metadata.get("key", each.name) for each in fields(kind) if each.init}
+    values = {name: _value(hints[name], record[key]) for name, key in keys.items() if key in record}
     for name in NOT_COMPUTED:
         if values.get(name) == []:
             values[name] = None
@@ -153,6 +149,8 @@ def _effects(record: dict[str, Any]) -> HeadEffects:
         **{name: _value(float, record[name]) for name in numbers},
         layers=_stacks(record),
         rows=rows,
+        dtype=record.get("dtype", ""),
+        resolution=_value(dict[str, float], record.get("resolution", {})),
         top_answers=[(each["token"], each["probability"]) for each in record["top_answers"]],
         positions={name: np.array([each[name] for each in at], float) for name in record["metrics"]}
         if at
@@ -278,7 +276,7 @@ def _maps_of_tensors(path: Path) -> AttentionMaps:
 
     try:
         with safe_open(path, "numpy") as file:
-            about = (file.metadata() or {}).get("attnscope.maps")
+            about = (file.metadata() or {}).get(METADATA)
             if about is None:
                 raise FileError(
                     f"{path} has no metadata of attention maps.",

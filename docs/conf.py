@@ -11,6 +11,7 @@ from sphinx.domains.python import PyObject
 from sphinx.util import rst
 
 import attnscope
+from attnscope.base.options import in_python
 
 project = "attnscope"
 version = release = attnscope.__version__
@@ -41,7 +42,6 @@ nb_ipywidgets_js = {}
 
 copybutton_prompt_text = "$ "
 
-autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
@@ -54,7 +54,8 @@ default_role = "code"
 
 nitpick_ignore_regex = [
     ("py:.*", r"(?!attnscope\.).*"),  # other libraries' types: their documentation is not fetched
-    ("py:class", r"attnscope\.process\.progress\.Progress"),  # an alias of a type of callables
+    ("py:class", r"attnscope\.base\.process\.progress\.Progress"),  # an alias of a type of callables
+    ("py:class", r"attnscope\.(.*\.)?options\..*"),  # groups, whose options are keywords
     ("py:class", r"attnscope\.document\.blocks\..*"),  # internal: not documented
 ]
 
@@ -65,10 +66,16 @@ def add_options(app, what, name, kind, options, lines):
         if flag := each.metadata.get("flag"):
             words = [
                 f"``{word}``" if word.startswith("--") else rst.escape(word)
-                for word in flag.help.split()
+                for word in in_python(flag.help).split()
             ]
             default = "" if each.default in (None, False) else f" Default: ``{each.default}``."
             lines.append(f":ivar {each.name}: \\ {' '.join(words)}{default}")
+
+
+def keep_colons(app, what, name, kind, options, lines):
+    """Begin the sentence of a field with a colon: what precedes the first is taken for a type."""
+    if what == "attribute" and lines:
+        lines[0] = f": {lines[0]}"
 
 
 def copy_sources(app, exception):
@@ -87,4 +94,5 @@ def setup(app):
         if field.name == "variable":
             field.label = "Attributes"
     app.connect("autodoc-process-docstring", add_options)
+    app.connect("autodoc-process-docstring", keep_colons, priority=400)  # before Google's style is read
     app.connect("build-finished", copy_sources)

@@ -16,24 +16,26 @@ from types import FunctionType
 from weakref import WeakSet
 
 import numpy as np
-import profiles  # noqa: F401 - registers Hypothesis's profiles
 import pytest
 import torch
 import torch._dynamo
-import torchvision_operators  # noqa: F401 - before transformers imports torchvision
 import transformers
-from browser.chromium import print_skipped
 from hypothesis import settings
-from models.tiny import random_weights
-from plain_fixtures import attnscope, module_of  # noqa: F401 - fixtures
 from rich.color import ColorSystem
 from rich.style import Style
 from safetensors.torch import load_file
-from sampled import pytest_collection_modifyitems  # noqa: F401 - a hook
-from torture.counts import print_counts
 
-from attnscope.checkpoints.checkpoint import find_checkpoint
+from attnscope.model.files.checkpoint import find_checkpoint
 from attnscope.observe.axes import budget
+from tests import (
+    profiles,  # noqa: F401 - registers Hypothesis's profiles
+    torchvision_operators,  # noqa: F401 - before transformers imports torchvision
+)
+from tests.browser.chromium import print_skipped
+from tests.model.run.tiny import random_weights
+from tests.plain_fixtures import attnscope, module_of  # noqa: F401 - fixtures
+from tests.sampled import pytest_collection_modifyitems  # noqa: F401 - a hook
+from tests.torture.counts import print_counts
 
 # Workers that share the cores compute with one thread each, as do the processes that they start.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -48,6 +50,12 @@ settings.load_profile("few")  # unless --hypothesis-profile names another
 
 # How busy the machine is decides no test: the search for the names of axes has time to end.
 budget.SECONDS *= 3
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--paste-hints", action="store_true", help="paste the hints of mistakes, which must help"
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -249,7 +257,7 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """Return a function that returns a family's random checkpoint, created when first used."""
-    from models.readers import save_reader, save_seer
+    from tests.model.run.readers import save_reader, save_seer
 
     made = {}
 
@@ -267,6 +275,6 @@ def saved(tmp_path_factory):
 @pytest.fixture
 def every_plan(monkeypatch):
     """Report plans however little memory they take."""
-    from attnscope.models import memory_plan
+    from attnscope.model.run import memory_plan
 
     monkeypatch.setattr(memory_plan, "LITTLE", 0)

@@ -5,7 +5,8 @@ run one after the other in one empty folder, in a terminal of 100 columns, witho
 After a command, `> /dev/null` hides what it prints on stdout, and `| head -5` or another filter of the
 shell shortens it; what it prints on stderr follows. A block of Python that begins with a comment such as `# my_attn.py` is a file in that folder.
 
-    python tests/docs_examples.py        writes what they print into every page, and llms.txt
+    python -m tests.docs_examples [docs/audit.md …]     writes what they print into every page, or
+                                                        into those that are named, and llms.txt
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ DIFFERENCE = re.compile(r"\b\d(\.\d+)?e-\d\d\b")
 OWN_LINE = re.compile(r"(attnscope/\S+\.py):\d+")
 FILE_SIZE = re.compile(r"\b[\d.]+ [KM]iB(?=, to )")
 """The sizes of written pages are not compared either, because they contain attnscope's own code."""
+
+AS_JSON = (
+    "One call for each question, with a JSON record on stdout; `attnscope --skill` prints the keys to read,"
+    " exit statuses and errors:"
+)
+"""The line of llms.txt above its calls."""
 
 
 def examples_of(text: str) -> list[tuple[str, str]]:
@@ -122,7 +129,8 @@ def rewrite(page: Path) -> None:
 def llms_txt() -> str:
     """The documentation for language models, in the format of llmstxt.org: every page, with a line on it.
 
-    The lines are those of the start page, and those of the table of variants.
+    The lines are those of the start page, and those of the table of variants. Before them there is a call
+    for each question, as in SKILL.md.
     """
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     title, summary = index.split("\n\n")[:2]
@@ -130,12 +138,20 @@ def llms_txt() -> str:
     table = (ROOT / "docs/learn/variants/index.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\[.*\])\((.*)\) \| .* \| (.*) \|$", table, re.MULTILINE)
     variants = [f"- {name}(docs/learn/variants/{path}): {effect}\n" for name, path, effect in rows]
-    return f"{title}\n\n> {' '.join(summary.split())}\n\n{lists}\n## Variants\n\n{''.join(variants)}"
+    calls = [f"- {question} `{call}`\n" for question, call, _ in calls_of_skill()]
+    summary = f"{title}\n\n> {' '.join(summary.split())}\n\n{AS_JSON}\n\n{''.join(calls)}"
+    return f"{summary}\n{lists}\n## Variants\n\n{''.join(variants)}"
+
+
+def calls_of_skill() -> list[tuple[str, str, str]]:
+    """The questions of SKILL.md, each with its call and the line of keys of its record."""
+    skill = (ROOT / "attnscope/SKILL.md").read_text(encoding="utf-8")
+    return re.findall(r"^(.+)\n`(attnscope .+)`\n→ (.+)$", skill, re.MULTILINE)
 
 
 if __name__ == "__main__":
     (ROOT / "llms.txt").write_text(llms_txt(), encoding="utf-8")
-    for path in PAGES:
+    for path in [Path(name).resolve() for name in sys.argv[1:]] or PAGES:
         if path.name != "commands.md":
             print(path.relative_to(ROOT), file=sys.stderr)
             rewrite(path)

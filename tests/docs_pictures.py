@@ -1,6 +1,6 @@
 """The pictures of the documentation: a command in a terminal, the page of attention maps, an audit.
 
-python tests/docs_pictures.py        draws them again, into docs/images/
+python -m tests.docs_pictures        draws them again, into docs/images/
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from docs_examples import ROOT, colourful_output_of, write_files
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
+
+from tests.docs_examples import ROOT, colourful_output_of, write_files
 
 IMAGES = ROOT / "docs" / "images"
 COOKBOOK = ROOT / "docs" / "cookbook.md"

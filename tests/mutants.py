@@ -1,9 +1,9 @@
 """Measures how much the tests protect: changes product code at random, a place at a time, and looks which
 changes no test notices.
 
-    python tests/mutants.py --out before.json
+    python -m tests.mutants --out before.json
     … change the tests, and the tests alone …
-    python tests/mutants.py --out after.json --before before.json
+    python -m tests.mutants --out after.json --before before.json
 
 The mutants depend on the seed and on the product code alone, so that the same ones are tried before and
 after. First all tests run once, with a probe at each place that will be changed, which writes down the test
@@ -240,7 +240,7 @@ def try_mutant(mutant: Mutant, visitors: list[str], seconds: dict[str, float]) -
     if (
         not tests
     ):  # it runs when the file is imported: then any test may tell, those of its package first
-        tests = ["tests/" + mutant.path.split("/")[1], "tests"]
+        tests = [str(Path("tests", *Path(mutant.path).parts[1:-1])), "tests"]
         tests = [test for test in tests if (HERE / test).exists()]
     began, killer = time.monotonic(), ""
     with tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 from attnscope.cli.app import main
+from tests.hints import faults_of_hint
 
 
 @dataclass
@@ -31,15 +32,34 @@ class Ran:
 
 
 @pytest.fixture
-def attnscope(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    """Return a function that runs a command line: `attnscope("sdpa", "--nq", 30)`."""
+def attnscope(
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Ran]:
+    """Return a function that runs a command line: `attnscope("sdpa", "--nq", 30)`.
+
+    With `--paste-hints`, hints of mistakes are pasted, and must help; but no file is replaced.
+    """
     monkeypatch.delenv("COLUMNS", raising=False)
 
-    def run(*arguments: object) -> Ran:
+    def ran(words: list[str]) -> Ran:
         capsys.readouterr()
-        exit_status = main([str(argument) for argument in arguments])
+        exit_status = main(words)
         captured = capsys.readouterr()
         return Ran(exit_status, captured.out, captured.err)
+
+    def pasted(words: list[str]) -> str:
+        replaces = {"--force", "--write"} & {*words}
+        return "" if replaces or words[:1] == ["run"] else ran(words).err
+
+    def run(*arguments: object) -> Ran:
+        words = [str(argument) for argument in arguments]
+        result = ran(words)
+        if result.exit_status == 2 and request.config.getoption("--paste-hints", False):
+            faults = [*faults_of_hint(words, result.err, pasted)]
+            assert not faults, faults
+        return result
 
     return run
 

@@ -1,9 +1,9 @@
 """Records what users see, so that a change of the code can prove that they see no difference.
 
     git worktree add /tmp/before main
-    (cd /tmp/before && PYTHONPATH=. python tests/recording.py record /tmp/old)
-    python tests/recording.py record /tmp/new
-    python tests/recording.py compare /tmp/old /tmp/new
+    (cd /tmp/before && python -m tests.recording record /tmp/old)
+    python -m tests.recording record /tmp/new
+    python -m tests.recording compare /tmp/old /tmp/new
 
 A recording holds each result of `document/every_result.py`, with and without its optional parts, as a terminal
 of 60, 80 and 120 columns shows it, with its colours, as `repr`, as a notebook shows it, and in the formats of
@@ -28,10 +28,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from docs_examples import FILE_SIZE, PAGES, ROOT, colourful_output_of, examples_of, write_files
 from rich.console import Console
 
-from attnscope.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError
+from tests.docs_examples import FILE_SIZE, PAGES, ROOT, colourful_output_of, examples_of, write_files
 
 WIDTHS = (60, 80, 120)
 FORMATS = ("json", "csv", "markdown")
@@ -89,7 +89,7 @@ def record_results(
     results: dict[str, Any], folder: Path, *, parts: bool = True, pictures: bool = True
 ) -> None:
     """Record results in all formats; without an optional part, at 80 columns, and in no picture."""
-    from document.every_result import without_a_part
+    from tests.document.every_result import without_a_part
 
     for name, result in results.items():
         variants = [("", result), *(without_a_part(result) if parts else ())]
@@ -164,7 +164,7 @@ def write(path: Path, text: str) -> None:
 
 def record(folder: Path) -> None:
     """Record everything."""
-    from document.every_result import complete_results, every_result
+    from tests.document.every_result import complete_results, every_result
 
     warnings.simplefilter("ignore")
     record_results(every_result(), folder)

@@ -4,16 +4,16 @@ import re
 import shlex
 
 import pytest
-from docs_examples import PAGES, ROOT, comparable, examples_of, llms_txt, output_of, write_files
-from docs_pictures import IMAGES, terminal_svg, text_of
 from typer.testing import CliRunner
 
 from attnscope.cli import app
+from tests.docs_examples import PAGES, ROOT, comparable, examples_of, llms_txt, output_of, write_files
+from tests.docs_pictures import IMAGES, terminal_svg, text_of
 
 EXAMPLES = {page: examples_of(page.read_text(encoding="utf-8")) for page in PAGES}
 QUICK = ("README.md", "tensors.md")
 """The pages whose examples run by default."""
-REWRITE = "run: python tests/docs_examples.py"
+REWRITE = "run: python -m tests.docs_examples"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_cli_reference_is_up_to_date():
 
 def test_the_picture_of_a_terminal_shows_what_the_command_prints():
     svg = (IMAGES / "terminal.svg").read_text(encoding="utf-8")
-    assert text_of(svg) == text_of(terminal_svg()), "run: python tests/docs_pictures.py"
+    assert text_of(svg) == text_of(terminal_svg()), "run: python -m tests.docs_pictures"
     assert "http" not in svg.replace("http://www.w3.org/2000/svg", ""), "an image fetches nothing"
     assert len(svg) < 60_000
 
@@ -150,10 +150,10 @@ def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch, wi
 def test_every_key_of_a_record_is_documented():
     from dataclasses import fields
 
-    from attnscope.checkpoints.result import Circuit, HeadWeights, WeightSlice
     from attnscope.document.result import Check, Finding, Stats
+    from attnscope.formula.scaling.result import Scaling, ScalingRow
+    from attnscope.model.files.result import Circuit, HeadWeights, WeightSlice
     from attnscope.observe.trace import Crash, Operand, Source, Step, Trace
-    from attnscope.textbook.scaling.result import Scaling, ScalingRow
 
     text = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
     kinds = (
@@ -174,4 +174,5 @@ def test_every_key_of_a_record_is_documented():
     for kind in kinds:
         for field in fields(kind):
             if field.repr:
-                assert f"`{field.name}`" in text, f"{kind.__name__}.{field.name}"
+                name = field.metadata.get("key", field.name)
+                assert f"`{name}`" in text, f"{kind.__name__}.{field.name}"

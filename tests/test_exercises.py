@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from docs_examples import ROOT, examples_of, write_files
 
 from attnscope import inspect
+from tests.docs_examples import ROOT, examples_of, write_files
 
 PAGE = (ROOT / "docs" / "learn" / "tutorials.md").read_text(encoding="utf-8")
 CUT = "view(n_batch, self.n_head, n, self.d_head)"
@@ -45,7 +45,7 @@ def files(tmp_path, monkeypatch):
     write_files(PAGE)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("target", "inputs", "wrong", "right"), EXERCISES)
 def test_the_corrected_code_has_no_findings(tmp_path, target, inputs, wrong, right):
     name, _, callee = target.partition(":")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.errors import AttnscopeError, OptionError, SourceError
+from attnscope.base.errors import AttnscopeError, OptionError, SourceError
 
 
 def test_everything_promised_is_there():
@@ -115,6 +115,7 @@ def formula(q, k, v):
     return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
 
 
+@pytest.mark.sweep
 def test_trace_of_a_module_and_its_inputs_is_what_the_command_does():
     module, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.ones(3, 5, 8)
     assert attnscope.trace(module, x, x, x).to_dict() == attnscope.inspect(module, x, x, x).to_dict()

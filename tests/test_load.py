@@ -4,12 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from document.every_result import every_result, head, maps
-from models.heads.head_tables import head_table
+from safetensors import safe_open
 
 import attnscope
-from attnscope.errors import FileError
-from attnscope.models.tokens import Token
+from attnscope.base.errors import FileError
+from attnscope.model.run.tokens import Token
+from tests.document.every_result import every_result, head, maps
+from tests.model.heads.head_tables import head_table
 
 NAMES = [
     name
@@ -37,6 +38,8 @@ def test_maps_of_a_file_of_tensors_have_their_tokens_model_and_exact_weights(tmp
         written.key_tokens[0] = Token("[CLS]", special=True)
         path = tmp_path / f"{heads}.safetensors"
         written.save(path)
+        with safe_open(path, "numpy") as file:
+            assert file.metadata().keys() == {"attnscope.maps"}  # a part of the format
         loaded = attnscope.load(path)
         assert loaded == written
         assert loaded.to_dict() == written.to_dict()

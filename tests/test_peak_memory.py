@@ -4,9 +4,9 @@ import pytest
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnscope.formula.reference.naive import attended, inputs_of
+from attnscope.formula.reference.run import VerifiedRun
 from attnscope.observe.instrument.cost import storages_in
-from attnscope.textbook.reference.naive import attended, inputs_of
-from attnscope.textbook.reference.run import VerifiedRun
 
 SIZES = ["--batch", "1", "--nq", "400", "--nk", "400", "--dk", "8", "--dv", "8"]
 
@@ -31,9 +31,9 @@ class Peak(TorchDispatchMode):
 def peak_of(attnscope, monkeypatch):
     """Return a function that runs a command and returns its peak and its estimate, without fixed costs."""
     estimates = []
-    monkeypatch.setattr("attnscope.contracts.memory.FIXED", 0)
-    monkeypatch.setattr("attnscope.contracts.memory.STATS", 0)
-    check = "attnscope.process.devices.check_memory"
+    monkeypatch.setattr("attnscope.observe.contracts.memory.FIXED", 0)
+    monkeypatch.setattr("attnscope.observe.contracts.memory.STATS", 0)
+    check = "attnscope.base.process.devices.check_memory"
     monkeypatch.setattr(check, lambda needed, *_: estimates.append(needed))
 
     def run(*line):
@@ -88,7 +88,7 @@ def test_the_loop_holds_the_weights_of_some_queries_at_a_time(monkeypatch):
     from attnscope import trace_call
     from attnscope.attention.sdpa import sdpa
 
-    monkeypatch.setattr("attnscope.textbook.reference.naive.BLOCK", 20)
+    monkeypatch.setattr("attnscope.formula.reference.naive.BLOCK", 20)
     trace = trace_call(sdpa, torch.rand(7, 2), torch.rand(9, 2), torch.rand(9, 2), keep=True)
     trace.options["scale"] = 2**-0.5
     run = VerifiedRun(trace, {})

@@ -4,8 +4,9 @@ import shutil
 from dataclasses import replace
 
 import pytest
-import recording
-from document.every_result import head
+
+from tests import recording
+from tests.document.every_result import head
 
 PAGE = """\
 ```console

@@ -3,7 +3,8 @@
 from itertools import combinations, product
 
 import pytest
-from sampled import pairwise, spread
+
+from tests.sampled import pairwise, spread
 
 
 @pytest.mark.parametrize("sizes", [(2,), (3, 4), (2, 3, 4), (5, 2, 2, 3)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from attnscope.attention.heads import shared
-from attnscope.attention.masks import filled, masked
+from attnscope.attention.masks import Rows, filled, masked
 from attnscope.attention.past import with_past
 from attnscope.attention.softmax import capped, softmax
 
@@ -21,7 +21,7 @@ def sdpa_columns(
     scale: float | None = None,
     softcap: float | None = None,
     mask_fill: float = float("-inf"),
-    masked_rows: str | None = None,
+    masked_rows: Rows | None = None,
     softmax_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Scaled dot-product attention by columns: V · softmax(Kᵀ · Q / √d_K).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attnscope.errors import groups_are_uneven, heads_do_not_divide
+from attnscope.base.errors import groups_are_uneven, heads_do_not_divide
 
 
 def split_heads(x: torch.Tensor, n_head: int | None) -> torch.Tensor:

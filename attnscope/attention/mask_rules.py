@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.attention.positions import Align, offset_of
-from attnscope.errors import AttnscopeError, OptionError, SizeError
-from attnscope.tensor_files import (
+from attnscope.base.errors import AttnscopeError, OptionError, SizeError
+from attnscope.base.tensor_files import (
     FORMATS,
     in_memory,
     is_matrix_text,
@@ -21,12 +21,12 @@ from attnscope.tensor_files import (
     rows_in,
     tensor_of,
 )
-from attnscope.text import nearest
+from attnscope.base.text import nearest
 
 if TYPE_CHECKING:
     import torch
 
-    from attnscope.tensor_files import TensorFile
+    from attnscope.base.tensor_files import TensorFile
 
 KINDS = {
     "causal": "causal",

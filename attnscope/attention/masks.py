@@ -7,11 +7,12 @@ and the key's; kinds are combined with `&`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
 from attnscope.attention.mask_rules import HIDES
-from attnscope.errors import OptionError
+from attnscope.base.errors import OptionError
 
 Offset = int | Sequence[int]
 """The first query's position (see `attnscope.attention.positions`), or one for each sequence. With
@@ -132,8 +133,12 @@ def mask_of(query: int, mask: torch.Tensor | None) -> torch.Tensor | None:
     return mask[..., query if mask.size(-2) > 1 else 0, :, None]
 
 
+Rows = Literal["nan", "uniform", "zero"]
+"""The weights of queries that see no key."""
+
+
 def filled(
-    attention: torch.Tensor, mask: torch.Tensor | None, rows: str | None, dim: int = -1
+    attention: torch.Tensor, mask: torch.Tensor | None, rows: Rows | None, dim: int = -1
 ) -> torch.Tensor:
     """Replace the weights of queries that see no key at all.
 

@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from attnscope.attention.heads import shared
-from attnscope.attention.masks import filled, masked
+from attnscope.attention.masks import Rows, filled, masked
 from attnscope.attention.past import with_past
 from attnscope.attention.positions import Align, places
 from attnscope.attention.rotary import rotary_angles, rotated
 from attnscope.attention.softmax import capped, softmax
-from attnscope.errors import SizeError, groups_are_uneven, heads_do_not_divide, width_is_odd
+from attnscope.base.arguments import checked
+from attnscope.base.errors import groups_are_uneven, heads_do_not_divide, width_is_odd
 
 
 class MultiHeadAttention(nn.Module):
@@ -57,12 +58,14 @@ class MultiHeadAttention(nn.Module):
         device, dtype: of the weights.
 
     Raises:
+        OptionError: an argument is not what it must be.
         SizeError: n_head does not divide d_feat, if that determines d_head; n_kv_head does not
             divide n_head; or d_head is odd with rotary positions, which rotate pairs.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
     """
 
+    @checked
     def __init__(
         self,
         *,
@@ -80,14 +83,12 @@ class MultiHeadAttention(nn.Module):
         align: Align | None = None,
         softcap: float | None = None,
         mask_fill: float = float("-inf"),
-        masked_rows: str | None = None,
+        masked_rows: Rows | None = None,
         softmax_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if n_head < 1:
-            raise SizeError(f"n_head is {n_head}, but a size is a whole number from 1 up.")
         if d_head is None and d_feat % n_head:
             raise heads_do_not_divide(d_feat, n_head)
         self.d_feat = d_feat
@@ -118,6 +119,25 @@ class MultiHeadAttention(nn.Module):
         self.W_V = projection(d_context, self.n_kv_head * self.d_V)
         self.W_O = projection(n_head * self.d_V, d_feat)
         self.dropout = nn.Dropout(dropout)
+
+    @checked
+    def __call__(
+        self,
+        Q: torch.Tensor,
+        K: torch.Tensor,
+        V: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        K_past: torch.Tensor | None = None,
+        V_past: torch.Tensor | None = None,
+        *,
+        lengths: Sequence[int] | None = None,
+    ) -> torch.Tensor:
+        """Check the arguments, and call `forward`."""
+        options = {} if lengths is None else {"lengths": lengths}
+        inputs: tuple[torch.Tensor | None, ...] = (Q, K, V, mask, K_past, V_past)
+        while inputs[-1] is None:
+            inputs = inputs[:-1]
+        return super().__call__(*inputs, **options)
 
     def forward(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from attnscope.attention.heads import shared, split_heads
-from attnscope.attention.masks import filled, mask_of, masked
+from attnscope.attention.masks import Rows, filled, mask_of, masked
 from attnscope.attention.past import with_past
 from attnscope.attention.positions import Align, places
 from attnscope.attention.rotary import rotary_angles, rotated
@@ -31,7 +31,7 @@ def sdpa_query(
     lengths: Sequence[int] | None = None,
     softcap: float | None = None,
     mask_fill: float = float("-inf"),
-    masked_rows: str | None = None,
+    masked_rows: Rows | None = None,
     softmax_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Scaled dot-product attention of one query q: Σ_j softmax_j(k_j · q / √d_K) v_j.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from attnscope.errors import OptionError, SizeError
+from attnscope.base.errors import OptionError, SizeError
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from attnscope.errors import width_is_odd
+from attnscope.base.errors import width_is_odd
 
 
 def rotary_angles(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isinf
+
 import torch
 
 
@@ -10,11 +12,11 @@ def capped(scores: torch.Tensor, cap: float | None) -> torch.Tensor:
 
     Args:
         scores: `… n_Q n_K`, logits.
-        cap: c; None: return the scores unchanged.
+        cap: c; None or infinity: return the scores unchanged.
 
     Source: Gemma Team 2024, "Gemma 2", section 2, "Logit soft-capping".
     """
-    if cap is None:
+    if cap is None or isinf(cap):
         return scores
     return cap * torch.tanh(scores / cap)
 

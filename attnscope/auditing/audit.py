@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attnscope.auditing.options import AuditRun, CodeInput, ModelInput, Properties
 from attnscope.auditing.result import Audit
-from attnscope.errors import OptionError
-from attnscope.options import group_of, is_code, refuse
-from attnscope.process.devices import check_seed
-from attnscope.process.progress import Progress, silent
-
-Texts = Sequence[str] | Mapping[str, Any]
-Inputs = Any
-"""Tensors, texts `NAME=AXES`, or either by name."""
+from attnscope.base.errors import OptionError
+from attnscope.base.options import Inputs, Texts, group_of, is_code, refuse
+from attnscope.base.process.devices import check_seed
+from attnscope.base.process.progress import Progress, silent
 
 
 def audit(

@@ -22,17 +22,17 @@ from attnscope.auditing.picture import (
 )
 from attnscope.auditing.result import Influence
 from attnscope.auditing.svg import html
+from attnscope.base.text import printable
 from attnscope.document.blocks import Drawing, Verdict
 from attnscope.document.grid import axes
-from attnscope.document.grid.colours import MARKS as SHADES
 from attnscope.document.grid.colours import ON_COLOUR, ColourScale
+from attnscope.document.grid.matrix import PLAIN, Frame, indent_of, labelled, side_by_side
 from attnscope.document.markdown import markdown_document
 from attnscope.document.styles import CYAN
 from attnscope.document.styles import WRONG as RED
 from attnscope.document.terminal import print_document, print_hanging
 from attnscope.document.text import READABLE, can_show
-from attnscope.models.tokens import Token
-from attnscope.text import printable
+from attnscope.model.run.tokens import Token
 
 MARKS, ASCII = "·■✗○", ".#Xo"
 """The characters for nothing, influence, influence that should not be, and missing influence."""
@@ -43,24 +43,18 @@ GAP = 3  # characters between two panels
 LEAST = 12  # positions of a part of a picture, at least
 TOKEN_CELLS = 12  # terminal cells of a token, at most
 MAX_ROWS = 64  # rows of a picture on a terminal, at most
-PIPED = 200  # characters and rows of a piped picture, at most
 INDENT = 2
 
 
 @dataclass(frozen=True)
 class EvidenceDrawing(Drawing):
-    """Why a property is broken, and which positions influence which.
+    """Why a property is broken, and which positions influence which."""
 
-    Attributes:
-        lines: the evidence, what changed what first. Without any, nothing is broken, and only HTML shows
-            the picture.
-        influence: the picture; None if there is none.
-        number: its place among those of an audit, by which a page's script finds its data.
-    """
-
+    #: the evidence, what changed what first. Without any, nothing is broken, and only HTML shows the
+    #: picture.
     lines: list[str]
-    influence: Influence | None
-    number: int
+    influence: Influence | None  #: the picture; None if there is none
+    number: int  #: its place among those of an audit, by which a page's script finds its data
 
     @property
     def _verdict(self) -> list[Verdict]:
@@ -71,11 +65,9 @@ class EvidenceDrawing(Drawing):
         print_document(self._verdict, console)
         if not self.lines or self.influence is None:
             return
-        width, rows = (
-            (console.width, MAX_ROWS) if console.is_terminal else (max(console.width, PIPED), PIPED)
-        )
         scale = ColourScale.up_to(console, 1.0)
-        parts, sentences = picture(self.influence, AuditFrame(width - INDENT, rows, scale))
+        frame = Frame.of(console, MAX_ROWS, scale)
+        parts, sentences = picture(self.influence, replace(frame, width=frame.width - INDENT))
         for title, lines in parts:
             print_hanging(console, Text(" " * INDENT) + Text(printable(title), "dim"))
             for line in lines:
@@ -103,58 +95,36 @@ class EvidenceDrawing(Drawing):
         return [markdown_document(self._verdict), "\n".join(["```", *drawn, "```"])]
 
 
-@dataclass(frozen=True)
-class AuditFrame:
-    """The room for a picture.
-
-    Attributes:
-        width: the most characters of a line.
-        rows: the most rows.
-        scale: the colours and characters that can be shown.
-    """
-
-    width: int
-    rows: int
-    scale: ColourScale
-
-
-DOCUMENT = AuditFrame(140, 120, ColourScale(0.0, (), "", "utf-8", SHADES))
+DOCUMENT = Frame(140, 120, PLAIN)
 """The room for a picture in Markdown, without colours."""
 
 
 @dataclass(frozen=True)
 class PictureLayout:
-    """How a picture is drawn.
+    """How a picture is drawn."""
 
-    Attributes:
-        beside: whether panels stand side by side, and not below each other.
-        tokens: the tokens that label rows, or None.
-        width: the characters of a cell.
-        rows, columns: the positions shown of the output, and of the input.
-    """
-
-    beside: bool
-    tokens: list[Token] | None
-    width: int
+    beside: bool  #: whether panels stand side by side, and not below each other
+    tokens: list[Token] | None  #: the tokens that label rows, or None
+    width: int  #: the characters of a cell
+    #: the positions shown of the output, and of the input
     rows: range
     columns: range
 
-    def labels(self, frame: AuditFrame) -> list[Text]:
+    def labels(self, frame: Frame) -> list[Text]:
         """Return the label of each row."""
         longest = min(TOKEN_CELLS, frame.width // 6)
         return axes.row_labels(_each(self.rows), self.tokens, longest, frame.scale)
 
-    def needed(self, n_panel: int, frame: AuditFrame) -> tuple[int, int]:
+    def needed(self, n_panel: int, frame: Frame) -> tuple[int, int]:
         """Return the characters and the rows that the panels take."""
         across, down = (n_panel, 1) if self.beside else (1, n_panel)
-        indent = 1 + max(label.cell_len for label in self.labels(frame))
         return (
-            indent + across * len(self.columns) * self.width + (across - 1) * GAP,
+            indent_of(self.labels(frame)) + across * len(self.columns) * self.width + (across - 1) * GAP,
             down * len(self.rows),
         )
 
 
-def picture(influence: Influence, frame: AuditFrame) -> tuple[list[tuple[str, list[Text]]], list[Text]]:
+def picture(influence: Influence, frame: Frame) -> tuple[list[tuple[str, list[Text]]], list[Text]]:
     """Return the panels, those side by side as one, with a title each; and sentences that explain them.
 
     If they do not fit, a part of them is drawn, in which something is wrong.
@@ -166,26 +136,16 @@ def picture(influence: Influence, frame: AuditFrame) -> tuple[list[tuple[str, li
         for cells in found
     ]
     drawn = [list(_lines(cells, layout, scale)) for cells, scale in zip(found, scales, strict=True)]
-    labels = [Text(), *layout.labels(frame)]
-    indent = 1 + max(label.cell_len for label in labels)
-    margin = [label + Text(" " * (indent - label.cell_len)) for label in labels]
     names = [cells.title for cells in found]
     if len(drawn) == 2 and layout.beside:
-        width = len(layout.columns) * layout.width + GAP
         names = [f"left: {names[0]}; right: {names[1]}"]
-        drawn = [
-            [
-                left + Text(" " * (width - left.cell_len)) + right
-                for left, right in zip(*drawn, strict=True)
-            ]
-        ]
-    parts = []
-    for name, lines in zip(names, drawn, strict=True):
-        parts.append((name, [label + line for label, line in zip(margin, lines, strict=True)]))
+        drawn = [side_by_side(drawn, len(layout.columns) * layout.width + GAP)]
+    labels = layout.labels(frame)
+    parts = [(name, labelled(labels, lines)) for name, lines in zip(names, drawn, strict=True)]
     return parts, list(_sentences(influence, layout, found, scales[0]))
 
 
-def _layout(influence: Influence, frame: AuditFrame) -> PictureLayout:
+def _layout(influence: Influence, frame: Frame) -> PictureLayout:
     """Choose the most legible layout that fits; if none does, one of a part."""
     n_Q, n_K = len(influence.measured), len(influence.measured[0])
     tokens = None if influence.tokens is None else [Token(text) for text in influence.tokens]
@@ -198,7 +158,7 @@ def _layout(influence: Influence, frame: AuditFrame) -> PictureLayout:
     return _part(influence, PictureLayout(True, tokens, 2, range(n_Q), range(n_K)), frame)
 
 
-def _part(influence: Influence, whole: PictureLayout, frame: AuditFrame) -> PictureLayout:
+def _part(influence: Influence, whole: PictureLayout, frame: Frame) -> PictureLayout:
     """Return the layout of a part that fits, around the first pair that is wrong."""
     n_panel = n_panels(influence)
     across = n_panel if whole.beside else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,35 +18,27 @@ from attnscope.attention.mask_rules import (
     names_rule,
     parse_masks,
 )
+from attnscope.attention.mask_values import read_mask
 from attnscope.auditing.options import Properties
-from attnscope.errors import OptionError
-from attnscope.user_code.load import load_target
-from attnscope.user_code.mask_functions import is_mask_function, visible_by_function
+from attnscope.base.errors import OptionError
+from attnscope.code.load.mask_functions import function_of, visible_by_function
 
-HINT = "--expect causal, window:4 or another rule; a FILE; or file.py:NAME of a mask_mod"
+HINT = "--expect causal, window:4 or another rule; a FILE; or file.py:NAME of a mask_mod or of a mask"
 
 
 @dataclass(frozen=True)
 class ExpectedMask:
-    """The keys that each query of a layer should see; every one of them, unless attention is sparse.
-
-    Attributes:
-        source: what says so.
-        causal: whether later positions are hidden.
-        window: how many keys a query sees at most in each direction, its own included; None: all.
-        chunk: the length of chunks, outside of which nothing is seen; None: no chunks.
-        prefix: how many first positions every query sees.
-        sinks: how many first positions remain visible outside of the window.
-        least: the narrowest width that the window may have, if its source leaves that open; then
-            `window` is the widest. None: it is `window`.
-    """
+    """The keys that each query of a layer should see; every one of them, unless attention is sparse."""
 
     source: str
-    causal: bool
+    causal: bool  #: whether later positions are hidden
+    #: how many keys a query sees at most in each direction, its own included; None: all
     window: int | None = None
-    chunk: int | None = None
-    prefix: int = 0
-    sinks: int = 0
+    chunk: int | None = None  #: the length of chunks, outside of which nothing is seen; None: no chunks
+    prefix: int = 0  #: how many first positions every query sees
+    sinks: int = 0  #: how many first positions remain visible outside of the window
+    #: the narrowest width that the window may have, if its source leaves that open; then `window` is the
+    #: widest. None: it is `window`
     least: int | None = None
 
     @property
@@ -91,23 +83,15 @@ def mask_of_options(properties: Properties, source: str) -> ExpectedMask:
 
 @dataclass(frozen=True)
 class StatedMask:
-    """Which keys queries should see in each layer, and no others.
-
-    Attributes:
-        source: what says so.
-        visible: returns it for a number of positions: `n n`.
-    """
+    """Which keys queries should see in each layer, and no others."""
 
     source: str
-    visible: Callable[[int], torch.Tensor]
+    visible: Callable[[int], torch.Tensor]  #: returns it for a number of positions: `n n`
+    notes: list[str] = field(default_factory=list)  #: what is to be said of it, once it is built
 
 
 def read_stated_mask(expect: Any) -> StatedMask | None:
-    """Read a rule or several, a file, an array, or a function; None stays None.
-
-    Raises:
-        OptionError: it is none of these.
-    """
+    """Read a rule or several, a file, an array, or a function; None stays None."""
     if expect is None:
         return None
     subject = getattr(expect, "mask_mod", expect)  # a BlockMask has sizes of its own
@@ -128,13 +112,8 @@ def read_stated_mask(expect: Any) -> StatedMask | None:
         raise OptionError(
             f"several masks are rules, and {name} is not one.", hint="causal window:4, or a FILE"
         )
-    function = load_target(subject).object
-    if not is_mask_function(function):
-        raise OptionError(
-            f"{name} is not a mask to expect, which is a function of b, h, q_idx and kv_idx.",
-            hint="the mask that it returns, as such a function or as a FILE, if it makes one",
-        )
-    return StatedMask(source, partial(_visible_by_function, function, name))
+    notes: list[str] = []
+    return StatedMask(source, partial(_visible_by_function, stated[0], name, notes), notes)
 
 
 def _is_rule(mask: Any) -> bool:
@@ -149,19 +128,23 @@ def _is_function(mask: Any) -> bool:
     return callable(mask) and not hasattr(mask, "state_dict")
 
 
-def _visible_by_function(function: Any, name: str, n: int) -> torch.Tensor:
-    """Call a function for each pair of `n` positions: `n n`."""
+def _visible_by_function(function: Any, name: str, notes: list[str], n: int) -> torch.Tensor:
+    """Call a function for each pair of `n` positions, or for `n` if it returns a mask: `n n`."""
     sizes = {"n_batch": 1, "n_head": 1, "n_Q": n, "n_K": n}
-    return visible_by_function(function, name, sizes)[0, 0]
+    try:
+        made, _ = function_of(function, None, sizes)
+    except OptionError as error:
+        raise OptionError(f"{name} is not a mask to expect: {error.message}", hint=HINT) from error
+    if hasattr(made, "shape"):
+        read = read_mask(made, name)
+        if read.why:
+            notes[:] = [f"of {name}, {read.why}; a function of b, h, q_idx and kv_idx leaves no doubt"]
+        return _visible_by_rules([read.visible], f"--expect {name}", n)
+    return visible_by_function(made, name, sizes)[0, 0]
 
 
 def _visible_by_rules(rules: list[Any], source: str, n: int) -> torch.Tensor:
-    """Build the mask of all rules for `n` positions: `n n`.
-
-    Raises:
-        OptionError: a rule is wrong, or sequences or heads should see different keys.
-        SizeError: a file is for another number of positions.
-    """
+    """Build the mask of all rules for `n` positions: `n n`."""
     with hints_without_flag():
         parsed = parse_masks(rules).applied(align="top-left", dtype="float32")
         shapes = [dict(zip(mask_axes(each, {}), each.shape, strict=True)) for each in parsed.files]

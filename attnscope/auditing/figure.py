@@ -5,20 +5,30 @@ from __future__ import annotations
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from attnscope.auditing.document import evidence_lines, heading
 from attnscope.auditing.picture import (
     MISSING,
     NONE,
     WRONG,
     Cells,
+    evidence_lines,
+    heading,
     panels,
     pictures,
 )
 from attnscope.auditing.result import Audit, Influence, Property
-from attnscope.document.figure import CELL, MAX_LETTERS, THIN, drawable, label_axis
+from attnscope.document.figure import (
+    CELL,
+    MAX_LETTERS,
+    THIN,
+    axes_at,
+    draw_matrix,
+    draw_scale,
+    drawable,
+    label_axis,
+)
 from attnscope.document.grid.axes import label
 from attnscope.document.grid.pooling import chunks
-from attnscope.models.tokens import Token
+from attnscope.model.run.tokens import Token
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,12 +50,7 @@ WORDS = 110  # letters of a line
 
 
 def draw_audit(figure: Figure, result: Audit) -> None:
-    """Draw a row of panels for each picture.
-
-    Args:
-        figure: the figure to draw into.
-        result: an audit with at least one picture.
-    """
+    """Draw a row of panels for each picture, of which there is at least one."""
     drawn = pictures(result)
     sizes = [min(PANEL, CELL * len(influence.measured)) for _, influence in drawn]
     margins = [_margin(influence) for _, influence in drawn]
@@ -55,11 +60,6 @@ def draw_audit(figure: Figure, result: Audit) -> None:
     width = max(2 * (margin + size) + BETWEEN for margin, size in zip(margins, sizes, strict=True))
     height = sum(sizes) + sum(heights) + sum(margin + 3 * LINE for margin in margins)
     figure.set_size_inches(width, height)
-
-    def box(left: float, down: float, wide: float, high: float) -> tuple[float, float, float, float]:
-        """Return a place in shares of the figure, from inches from its upper left corner."""
-        return left / width, 1 - (down + high) / height, wide / width, high / height
-
     figure.text(0, 1, texts[0], weight="bold", va="top", parse_math=False)
     down = heights[0]
     for (_, influence), text, high, size, margin in zip(
@@ -69,13 +69,15 @@ def draw_audit(figure: Figure, result: Audit) -> None:
         down, left = down + high + margin + LINE, margin
         cells = [chunks(len(axis), LARGEST) for axis in (influence.measured, influence.measured[0])]
         for panel in panels(influence, *cells):
-            axes = figure.add_axes(box(left, down, size, size))
+            axes = axes_at(figure, left, down, size, size)
             picture = _draw(axes, influence, panel, cells, size)
             axes.set_title(drawable(panel.title), parse_math=False, pad=8, loc="left")
             left += size + BETWEEN + margin
             if panel.top:
-                scale = figure.add_axes(box(left - BETWEEN - margin + 0.08, down, 0.08, min(size, 2.0)))
-                _add_scale(figure, scale, picture)
+                scale = axes_at(figure, left - BETWEEN - margin + 0.08, down, 0.08, min(size, 2.0))
+                more = "max" if picture.get_array().max() > panel.top else "neither"
+                draw_scale(scale, picture, extend=more)
+                scale.set_xlabel("of the\nlargest\noutput", loc="left")
         down += size + 2 * LINE
 
 
@@ -99,34 +101,14 @@ def _draw(
     cells: list[list[range]],
     inches: float,
 ) -> Any:
-    """Draw a panel.
-
-    Args:
-        axes: the axes to draw into.
-        influence: what is drawn, for its tokens.
-        panel: its cells.
-        cells: the positions in each row of cells, and in each column.
-        inches: its size.
-
-    Returns:
-        The image, for a scale of its colours.
-    """
+    """Draw a panel of `inches`; return the image, for a scale of its colours."""
     import numpy as np
     from matplotlib.colors import ListedColormap
 
-    n = len(influence.measured)
-    size = len(cells[0][0])
-    end = len(cells[0]) * size - 0.5
-    place: dict[str, Any] = {
-        "extent": (-0.5, end, end, -0.5),
-        "aspect": "auto",
-        "interpolation": "nearest",
-    }
+    n, size = len(influence.measured), len(cells[0][0])
     amounts = np.where(panel.amounts > 0, panel.amounts, np.nan)
-    colours = _colours() if panel.top else ListedColormap([VISIBLE])
-    picture = axes.imshow(
-        amounts, colours.with_extremes(bad=NOTHING), vmin=0, vmax=panel.top or 1, **place
-    )
+    colours = (_colours() if panel.top else ListedColormap([VISIBLE])).with_extremes(bad=NOTHING)
+    picture = draw_matrix(axes, amounts, colours, panel.top or 1, shape=(n, n), sizes=(size, size))
     points = 72 * inches * size / n
     if points >= MARKED:
         hollow: dict[str, Any] = {"edgecolors": MARK, "facecolors": "none"}
@@ -137,15 +119,18 @@ def _draw(
             axes.scatter(where[0], where[1], s=area, marker=marker, linewidths=width, **style)
     else:
         kinds = np.where(panel.kinds > NONE + 1, panel.kinds, np.nan)
-        axes.imshow(kinds, ListedColormap(list(FILLED.values())), vmin=WRONG, vmax=MISSING, **place)
+        filled = ListedColormap(list(FILLED.values()))
+        axes.imshow(
+            kinds, filled, vmin=WRONG, vmax=MISSING, extent=picture.get_extent(), aspect="auto",
+            interpolation="nearest",
+        )  # fmt: skip
     axes.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5), xlabel="input", ylabel="output")
     if influence.tokens is not None:
         tokens = [Token(text) for text in influence.tokens]
         places = [range(i, i + 1) for i in range(n)]
         label_axis(axes, tokens, places, inches / n, "x")
         label_axis(axes, tokens, places, inches / n, "y")
-    axes.tick_params(length=2, width=THIN, top=True, bottom=False, labeltop=True, labelbottom=False)
-    axes.xaxis.set_label_position("top")
+    axes.tick_params(length=2, width=THIN)
     return picture
 
 
@@ -156,12 +141,3 @@ def _colours() -> Any:
     from matplotlib.colors import ListedColormap
 
     return ListedColormap(colormaps["Blues"](np.linspace(0.25, 1, 256)))
-
-
-def _add_scale(figure: Figure, axes: Axes, picture: Any) -> None:
-    """Add the scale of colours at the right of a panel."""
-    more = "max" if picture.get_array().max() > picture.norm.vmax else "neither"
-    bar = figure.colorbar(picture, cax=axes, extend=more)
-    bar.outline.set_linewidth(THIN)
-    axes.set_xlabel("of the\nlargest\noutput", loc="left")
-    axes.tick_params(length=2, width=THIN)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache as cache_result
 from functools import partial
 from typing import Any
 
@@ -17,18 +18,22 @@ from attnscope.auditing.models.expected_masks import causality, image_blocks
 from attnscope.auditing.models.probe import Probe
 from attnscope.auditing.models.subject import OUTPUT, AuditedModel, Texts
 from attnscope.auditing.options import AuditRun, ModelInput, Properties
-from attnscope.auditing.properties import tests_of
-from attnscope.auditing.properties.visible import as_stated, influences
+from attnscope.auditing.properties.batch import batch
+from attnscope.auditing.properties.cache import cache
+from attnscope.auditing.properties.causal import causal
+from attnscope.auditing.properties.kernels import kernels
+from attnscope.auditing.properties.packed import packed
+from attnscope.auditing.properties.padding import padding
+from attnscope.auditing.properties.visible import as_stated, bidirectional, coverage, influences, window
 from attnscope.auditing.result import BROKEN, HOLDS, UNDECIDED, Audit, Property
-from attnscope.checkpoints.loaded import find_model
-from attnscope.errors import ModelError, OptionError, first_line
-from attnscope.implementations.implementation import same
-from attnscope.models.load import as_model_error, device_of, load_config, load_model, tokenizer_of
-from attnscope.models.tokenize import max_tokens, read_text
-from attnscope.process.devices import kept_random_state
-from attnscope.process.progress import Progress, stage
-from attnscope.process.verbosity import kept_verbosity
-from attnscope.units import counted
+from attnscope.base.errors import ModelError, OptionError, first_line
+from attnscope.base.process.devices import check_device, check_device_name
+from attnscope.base.process.progress import Progress, stage
+from attnscope.base.units import counted
+from attnscope.code.pairs.implementation import same
+from attnscope.model.run.load import as_model_error, tokenizer_of
+from attnscope.model.run.open import open_model
+from attnscope.model.run.tokenize import max_tokens, read_text
 
 LEAST = 4
 """The number of tokens of the shortest text: one before and one after a change, in each half."""
@@ -46,13 +51,15 @@ def audit_model(
     progress: Progress,
 ) -> Audit:
     """Test the properties of a model that reads text; see `attnscope.audit`."""
+    check_device_name(run.device)
+    check_device(run.device)
     stated = read_stated_mask(properties.expect)
-    checkpoint = find_model(model, tokenizer, None)
-    with kept_verbosity(), kept_random_state(run.device), as_model_error(checkpoint):
-        with stage(progress, f"loading {checkpoint.name} …"):
-            config = load_config(checkpoint)
-            device = device_of(checkpoint, run.device)
-            loaded = load_model(checkpoint, config, dtype=run.dtype, device=device)
+    options: dict[str, Any] = {"dtype": run.dtype, "tokenizer": tokenizer, "progress": progress}
+    with open_model(model, run.device, **options) as opened, as_model_error(opened.checkpoint):
+        checkpoint = opened.checkpoint
+        with opened.loading():
+            loaded = opened.load()
+        config = opened.config
         if getattr(config.get_text_config(), "vocab_size", None) is None or hasattr(
             config, "vision_config"
         ):
@@ -173,3 +180,19 @@ def _audit(
         notices=[note] if (note := image_blocks(subject.config)) else [],
         influences=measured,
     )
+
+
+def tests_of(probe: Probe, requested: Mapping[str, bool]) -> dict[str, Callable[[], Property]]:
+    """Return the test of each property by its name, in the order of the table."""
+    of_batch = cache_result(lambda: batch(probe))
+    return {
+        "causal": lambda: causal(probe, lambda: of_batch().status == HOLDS),
+        "bidirectional": lambda: bidirectional(probe),
+        "window": lambda: window(probe),
+        "coverage": lambda: coverage(probe),
+        "padding": lambda: padding(probe),
+        "packed": lambda: packed(probe, requested["packed"]),
+        "batch": of_batch,
+        "cache": lambda: cache(probe),
+        "kernels": lambda: kernels(probe),
+    }

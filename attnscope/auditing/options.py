@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnscope.errors import OptionError
-from attnscope.options import DEVICES, DTYPES, inputs_of_calls, option
+from attnscope.base.errors import OptionError
+from attnscope.base.options import DEVICES, DTYPES, inputs_of_calls, option
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Properties:
     coverage: bool = option("Every position sees all that it should.", default=False, common=True)
     expect: list[str] | None = option(
         "In each layer, queries see exactly these keys: a rule or file, as in sdpa, or file.py:NAME of a"
-        " mask_mod. Repeatable: what all show.",
+        " mask_mod, or of a function of a size that returns a mask; of several, what all show.",
         metavar="MASK",
         common=True,
     )
@@ -78,13 +78,11 @@ class CodeInput:
     PANEL = "Input"
 
     init: list[str] | None = option(
-        "Argument of a class, as in trace. Repeatable.", metavar="NAME=VALUE", common=True
+        "Argument of a class, as in trace.", metavar="NAME=VALUE", common=True
     )
-    inputs: list[str] | None = inputs_of_calls(
-        "Argument of a call, as in trace: x=B:2,T:13,C:64. Repeatable."
-    )
+    inputs: list[str] | None = inputs_of_calls("Argument of a call, as in trace: x=B:2,T:13,C:64.")
     where: list[str] | None = option(
-        "A size that follows from others: d_head=d_feat/n_head. Repeatable.", metavar="NAME=EXPRESSION"
+        "A size that follows from others: d_head=d_feat/n_head.", metavar="NAME=EXPRESSION"
     )
     call: str | None = option("Method to call.", metavar="METHOD", shown="forward")
     positions: str | None = option(
@@ -93,7 +91,7 @@ class CodeInput:
         shown="those of the output",
     )
     mask_input: list[str] | None = option(
-        "Input that hides positions, and which value does: mask, mask=0, mask=-inf. Repeatable.",
+        "Input that hides positions, and which value does: mask, mask=0, mask=-inf.",
         metavar="NAME[=VALUE]",
         shown="by name, dtype, shape and use",
     )

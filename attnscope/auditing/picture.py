@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnscope.auditing.result import Audit, Influence, Property
+from attnscope.auditing.result import Audit, Evidence, Influence, Property
+from attnscope.base.units import counted, few
+from attnscope.document.blocks import Heading
 from attnscope.document.grid.pooling import pooled
-from attnscope.units import counted
+from attnscope.document.text import READABLE, shorten
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,20 +28,15 @@ MASK = "the mask that reached the layer"
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of one panel.
-
-    Attributes:
-        title: its title.
-        top: the influence of the strongest shade; 0: there is one shade, as it is not known how large
-            influence is, but only whether there is any.
-        amounts: `rows columns`, the largest influence in each cell; of a mask, 1 if a pair is visible.
-        kinds: `rows columns`, what is in each cell: NONE, RIGHT, WRONG or MISSING.
-    """
+    """The cells of one panel."""
 
     title: str
+    #: the influence of the strongest shade; 0: there is one shade, as it is not known how large
+    #: influence is, but only whether there is any
     top: float
+    #: `rows columns`, the largest influence in each cell; of a mask, 1 if a pair is visible
     amounts: np.ndarray
-    kinds: np.ndarray
+    kinds: np.ndarray  #: `rows columns`, what is in each cell: NONE, RIGHT, WRONG or MISSING
 
 
 def subjects(result: Audit) -> list[tuple[Property | None, Influence | None]]:
@@ -59,9 +57,7 @@ def pictures(result: Audit) -> list[tuple[Property | None, Influence]]:
 def panels(influence: Influence, rows: Sequence[range], columns: Sequence[range]) -> Iterator[Cells]:
     """Yield the cells of what was measured, and of the mask that reached attention, if one did.
 
-    Args:
-        influence: the influence.
-        rows, columns: the positions of the output in each row of cells, and of the input in each column.
+    Rows hold positions of the output, columns of the input.
     """
     import numpy as np
 
@@ -122,3 +118,48 @@ def mask_sentences(influence: Influence) -> Iterator[str]:
             n = sum(influence.received[query][key] == visible for query, key in pairs)
             how_many = {len(pairs): "all", 0: "none"}.get(n, f"{n:,}")
             yield f"of {counted(len(pairs), kind)}, {MASK} {verb} {how_many}"
+
+
+def heading(result: Audit) -> Heading:
+    """Build a title with the verdict, and a line with what ran."""
+    runs = f"{result.n_forward:g} forward passes"
+    what = f"{result.kind} · {counted(result.n_tokens, 'position')} · {result.dtype} · {runs}"
+    about = [what]
+    if result.outputs:
+        total = len(result.outputs) + len(result.left_out)
+        about.append(f"of {counted(total, 'output')}: {few(result.outputs)}")
+    return Heading(f"audit of {result.name}: {result.verdict}", about)
+
+
+def evidence_lines(each: Property) -> Iterator[str]:
+    """Yield lines about why a property is broken: the first says what changed what."""
+    found = each.evidence
+    assert found is not None
+    yield f"{each.name}: {each.found}"
+    if each.source:
+        yield f"why it should hold: {each.source}"
+    if math.isinf(found.amount):
+        yield "it is finite before the change or after it, and not both times"
+    elif found.amount > 0:
+        percent = 100 * found.amount
+        amount = f"{percent:,.0f}" if percent >= 10 else f"{percent:.2g}"
+        noise = f"; rounding: {100 * found.rounding:.1g} %" if found.rounding else ""
+        yield f"the output changes by {amount} % of its largest value{noise}"
+    yield from _place(found)
+
+
+def _place(found: Evidence) -> Iterator[str]:
+    """Yield where it begins: the layer, and the line."""
+    if found.layer is not None:
+        yield f"first in layer {found.layer} ({found.path})"
+    elif found.path:
+        yield f"first {found.path}" if found.path.startswith("before") else f"first in {found.path}"
+    if found.line is not None:
+        expression = shorten(found.line.expression, READABLE)
+        yield f"{found.line.place}: {expression}"
+        if found.cause:
+            yield found.cause
+    elif found.no_line:
+        yield found.no_line
+    if found.influence is not None:
+        yield from mask_sentences(found.influence)

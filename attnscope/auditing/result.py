@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING
 
-from attnscope.document.result import Part, Result
-from attnscope.errors import no_such_part
-from attnscope.process.files import cell_of, place_text
-from attnscope.text import shortened
-
-if TYPE_CHECKING:
-    from attnscope.document.blocks import Block
+from attnscope.base.errors import no_such_part
+from attnscope.base.process.files import cell_of, place_text
+from attnscope.base.text import shortened
+from attnscope.base.units import few
+from attnscope.document.result import Part, Result, of_room
 
 HOLDS, BROKEN, UNDECIDED, NOT_APPLICABLE = "holds", "broken", "undecided", "not applicable"
 """What an audit says of a property."""
+
+MEASURED = "measured"
+"""What it says of influence of which nothing says how it should be."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +94,10 @@ class Evidence(Part):
         rounding: how far rounding alone changes it, likewise; 0 if it should be equal bit for bit.
         layer: the index of the first layer whose output changed; None if it is not in a layer.
         path: the name of that module in the model; empty for code.
-        line: where in the source it begins.
+        line: the line in the source whose correction removes it.
         influence: the influence of positions on positions there.
         no_line: why the line is not known, if there is a reason that helps.
+        cause: what the correction of the line shows.
     """
 
     changed: str
@@ -109,6 +109,7 @@ class Evidence(Part):
     line: Line | None = None
     influence: Influence | None = None
     no_line: str = ""
+    cause: str = ""
 
     @property
     def summary(self) -> str:
@@ -122,7 +123,7 @@ class Property(Part):
 
     Attributes:
         name: such as `causal`.
-        status: `holds`, `broken`, `undecided` or `not applicable`.
+        status: `holds`, `broken`, `undecided`, `not applicable`; or `measured`, no verdict.
         source: what says that the property should hold, or why it need not.
         found: what was measured, in a sentence.
         evidence: the measurement, if it is broken.
@@ -157,6 +158,8 @@ class Audit(Result):
         tokens: the tokens of the input, if it is a text.
         notices: further sentences for the reader.
         influences: what was measured in the code, or in each kind of layer, whatever was promised.
+        outputs: the outputs that the verdict is about, if code returns several.
+        left_out: what else code returns, and why it is not audited.
     """
 
     schema = "audit"
@@ -170,36 +173,25 @@ class Audit(Result):
     tokens: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     influences: list[Influence] = field(default_factory=list)
-
-    def document(self) -> list[Block]:
-        """Build a row for each property, and the evidence for those that are broken."""
-        from attnscope.auditing.document import document
-        from attnscope.auditing.figure import draw_audit
-        from attnscope.auditing.picture import pictures
-        from attnscope.document.blocks import Plot
-
-        missing = "the influence of positions on each other was not measured"
-        plot = Plot(partial(draw_audit, result=self), missing="" if pictures(self) else missing)
-        return [*document(self), plot]
+    outputs: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def page(self) -> str:
         """Return a page that explains each picture under the pointer."""
-        from attnscope.auditing.picture import subjects
-        from attnscope.auditing.svg import data_of
-        from attnscope.document.page.document import document
-
-        data = [None if picture is None else data_of(picture) for _, picture in subjects(self)]
-        title = f"{self.name} · audit"
-        return document(title, self._repr_html_(), script="influence.js", data=data)
+        return of_room(Audit, "page")(self)
 
     @property
     def verdict(self) -> str:
-        """What is broken, or else how many properties hold, in words."""
+        """What is broken, or else how many properties hold, or what was measured, in words."""
+        measured = [each.found for each in self.properties if each.status == MEASURED]
+        if measured and not self.broken:
+            return measured[0]
         if self.broken:
             return f"{', '.join(each.name for each in self.broken)} broken"
         held = sum(each.status == HOLDS for each in self.properties)
         doubt = sum(each.status == UNDECIDED for each in self.properties)
         held_text = "1 property holds" if held == 1 else f"{held} properties hold"
+        held_text += f" in {few(self.outputs)}" if self.outputs else ""
         return held_text + (f", {doubt} undecided" if doubt else "")
 
     @property

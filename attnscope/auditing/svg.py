@@ -16,10 +16,10 @@ from attnscope.auditing.picture import (
     panels,
 )
 from attnscope.auditing.result import Influence
+from attnscope.base.text import printable
+from attnscope.base.units import numbers_text
 from attnscope.document.grid.axes import label
 from attnscope.document.grid.pooling import chunks
-from attnscope.text import printable
-from attnscope.units import numbers_text
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -107,13 +107,7 @@ def _names(influence: Influence, cells: Sequence[range], token: str = " {}") -> 
 
 
 def _picture(influence: Influence, panel: Cells, cells: list[range]) -> Markup:
-    """Return one panel: each row is a group, whose tooltip names the output and its inputs.
-
-    Args:
-        influence: what is drawn, for its tokens.
-        panel: its cells.
-        cells: the positions in each row and column of cells.
-    """
+    """Return one panel: each row is a group, whose tooltip names the output and its inputs."""
     from markupsafe import Markup, escape
 
     n = len(cells)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,11 +19,20 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 import attnscope
+from attnscope.base.errors import (
+    AttnscopeError,
+    OptionError,
+    OptionWarning,
+    class_name,
+    is_out_of_memory,
+    safe_str,
+)
+from attnscope.base.process import interrupt, streams
+from attnscope.base.process.error_record import expect_record, json_is_requested, print_error_record
+from attnscope.base.process.launch import is_first, launched
+from attnscope.base.process.script_words import options_first
+from attnscope.base.text import printable, shortened, without_long_echoes
 from attnscope.cli.command import Command, help_all, sections_of, show
-from attnscope.errors import AttnscopeError, OptionError, OptionWarning, is_out_of_memory
-from attnscope.process import interrupt, streams
-from attnscope.process.launch import is_first, launched
-from attnscope.text import printable, shortened, without_long_echoes
 
 
 class ExitStatus(IntEnum):
@@ -49,13 +59,21 @@ COMMANDS = {
     "audit": "A model, or your own attention: which positions can influence which, and is that right?",
     "run": "Your own program: the first calls of an attention module, with their real inputs.",
     "bert": "One head of a BERT: its weights, or what it attends to in a --text.",
-    "model": "One head of any model: its weights, or what it attends to in a --text or --image.",
+    "weights": "One head of any model: its part of W_Q, W_K, W_V and W_O, without torch.",
+    "maps": "One head of any model, or all: what it attends to in a --text or an --image.",
+    "answer": "Any model that writes: which parts of its prompt it reads while it answers.",
     "heads": "Every head of a model in numbers: what it attends to, how widely and how far.",
     "effects": "Every head of a model: what it does to the prediction.",
     "card": "A model before it is downloaded: its attention, layer by layer, and what that costs.",
     "mask": "Masks: which keys each query sees, in a model's layers, by a rule, or by a function.",
 }
 """What each command shows, in the order of the help."""
+
+UNLISTED = {"model": "One head of any model: weights, maps and answer in one command."}
+"""What commands show that the help does not list."""
+
+PURPOSES = COMMANDS | UNLISTED
+"""What each command shows, listed or not."""
 
 IN_PYTHON = {
     "sdpa": "compute and attnscope.dry_run",
@@ -67,6 +85,9 @@ IN_PYTHON = {
     "audit": "audit",
     "run": "trace_script",
     "bert": "head_weights and attnscope.attention_maps",
+    "weights": "head_weights",
+    "maps": "attention_maps and attnscope.attention_steps",
+    "answer": "answer",
     "model": "head_weights, attnscope.attention_maps and attnscope.answer",
     "heads": "measure_heads",
     "effects": "effects",
@@ -85,7 +106,9 @@ KEYWORDS = {
     "audit": ("causal", "leak", "causality", "influence", "lookahead", "cache"),
     "run": ("exec", "python", "script", "program", "watch"),
     "bert": (),
-    "model": ("checkpoint", "weights", "maps", "llama", "gpt", "vit"),
+    "weights": ("checkpoint", "matrix", "matrices", "weight"),
+    "maps": ("map", "heatmap", "llama", "gpt", "vit", "rollout", "attend"),
+    "answer": ("generate", "chat", "segments", "response", "vlm"),
     "heads": ("metrics", "entropy"),
     "effects": ("ablation", "ablate", "patching", "attribution", "importance", "knockout"),
     "card": ("cost", "memory", "size", "parameters", "kv-cache", "flops", "anatomy"),
@@ -101,15 +124,16 @@ class Commands(Mapping[str, Command]):
         self._imported: dict[str, Command] = {}
 
     def __getitem__(self, name: str) -> Command:
-        if name not in COMMANDS:
+        if name not in PURPOSES:
             raise KeyError(name)
         if name not in self._imported:
             module = import_module(f"attnscope.cli.{name}")
             alone = typer.Typer(add_completion=False)
             function = getattr(module, name)
             command_class = getattr(module, "COMMAND_CLASS", Command)
-            help = f"{COMMANDS[name]}\n\nIn Python: attnscope.{IN_PYTHON[name]}."
-            register = alone.command(name, cls=command_class, help=help, short_help=COMMANDS[name])
+            purpose = PURPOSES[name]
+            help = f"{purpose}\n\nIn Python: attnscope.{IN_PYTHON[name]}."
+            register = alone.command(name, cls=command_class, help=help, short_help=purpose)
             register(function)
             command: Command = typer.main.get_command(alone)  # type: ignore[assignment]
             command.flags, command.examples = function.flags, module.EXAMPLES
@@ -133,8 +157,8 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the name, the command and its arguments; a mistake suggests a command."""
-        if args[0] not in COMMANDS and not ctx.resilient_parsing:
-            from attnscope.suggestions import no_such_command
+        if args[0] not in PURPOSES and not ctx.resilient_parsing:
+            from attnscope.base.suggestions import no_such_command
 
             raise no_such_command(args, KEYWORDS)
         return super().resolve_command(ctx, args)
@@ -179,12 +203,32 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
+def _print_skill(requested: bool) -> None:
+    if requested:
+        print(Path(attnscope.__file__).with_name("SKILL.md").read_text(encoding="utf-8"), end="")
+        raise typer.Exit
+
+
 @app.callback()
 def _attnscope(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+            "--version",
+            "-V",
+            "-v",
+            help="Print the version and exit.",
+            callback=_print_version,
+            is_eager=True,
+        ),
+    ] = False,
+    skill: Annotated[
+        bool,
+        typer.Option(
+            "--skill",
+            help="Print SKILL.md, which tells programs and agents what to call, and exit.",
+            callback=_print_skill,
+            is_eager=True,
         ),
     ] = False,
 ) -> None:
@@ -194,12 +238,16 @@ def _attnscope(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status.
 
-    A user's mistake is reported on stderr, in a line or two. A bug of attnscope is a traceback.
+    A user's mistake is reported on stderr, in a line or two; with `--format json` also as a record on
+    stdout, if that has no other. A bug of attnscope is a traceback.
 
     Args:
         arguments: the command line without the program's name; that of the process by default.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    expect_record(sys.stdout if json_is_requested(_own_words(arguments)) else None)
     try:
         if any("\0" in argument for argument in arguments):  # impossible in a real command line
             raise OptionError("an argument contains a NUL character.")
@@ -208,6 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = int(result or ExitStatus.DONE)
         if status == ExitStatus.INTERRUPTED and arguments[:1] != ["run"] and is_first():
             print(interrupt.LINE, file=sys.stderr)
+            print_error_record("interrupted.", None, status)
         return status
     except AttnscopeError as error:
         _complain(error.message, error.hint, arguments)
@@ -228,8 +277,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif is_out_of_memory(error):
             _complain_of_memory(error, arguments)
         else:
+            print_error_record(f"{class_name(error)}: {safe_str(error)}", None, ExitStatus.CHECK_FAILED)
             raise
     return ExitStatus.BAD_INPUT
+
+
+def _own_words(arguments: list[str]) -> list[str]:
+    """Return the words of a command line; of `run`, the script's follow a `--`."""
+    if arguments[:1] != ["run"]:
+        return arguments
+    return options_first(arguments[1:], Commands()["run"].takes_value)
 
 
 @contextmanager
@@ -284,23 +341,25 @@ def entry() -> int:
 
 
 def _complain(message: str, hint: str | None, arguments: Sequence[str] = ()) -> None:
-    """Print a message and a hint on a line each, with long arguments shortened."""
+    """Print a message and a hint on a line each, with long arguments shortened, and their record."""
     from rich.text import Text
 
+    from attnscope.base.suggestions import for_shell
     from attnscope.document.console import Terminal, print_message
     from attnscope.document.styles import WRONG
 
     message = without_long_echoes(message, arguments)
-    hint = hint and without_long_echoes(hint, arguments)
+    hint = hint and for_shell(without_long_echoes(hint, arguments))
     print_message(Text.assemble(("attnscope: error: ", WRONG), printable(message)))
     if hint:  # a command in it can be copied, because nothing is broken
         Terminal(stderr=True, soft_wrap=True).print(Text.assemble(("  try  ", "dim"), printable(hint)))
+    print_error_record(message, hint, ExitStatus.BAD_INPUT)
 
 
 def _complain_of_memory(error: Exception, arguments: Sequence[str]) -> None:
     """Report that memory ran out; if that fails too, with as little memory as possible."""
     try:
-        from attnscope.process.progress import out_of_memory
+        from attnscope.base.process.progress import out_of_memory
 
         mistake = out_of_memory(error, " ".join(["attnscope", *arguments[:1], "ran out of memory"]))
         _complain(mistake.message, mistake.hint)

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from attnscope.auditing.options import AuditRun, CodeInput, ModelInput, Properties
+from attnscope.base.errors import warn_unused
+from attnscope.base.options import keywords, option
+from attnscope.base.process.streams import user_streams
+from attnscope.cli.completion import completion
 from attnscope.cli.options import FigureOptions, TableOptions, expanded
 from attnscope.cli.output import draw, notices_shown, print_result, shown_progress, written_first
-from attnscope.completion import completion
-from attnscope.errors import warn_unused
-from attnscope.options import keywords, option
-from attnscope.process.streams import user_streams
 
 EXAMPLES = {
     "attnscope audit minilm": "everything that a model of its kind promises",

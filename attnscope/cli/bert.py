@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from attnscope.base.errors import OptionError
+from attnscope.base.suggestions import quoted
+from attnscope.cli.completion import completion
 from attnscope.cli.model import EXAMPLES as OF_MODEL
 from attnscope.cli.model import model as of_model
-from attnscope.completion import completion
-from attnscope.errors import OptionError
 
 EXAMPLES = {
     command.replace("model minilm", "bert"): what
@@ -40,7 +41,8 @@ def bert(named: str | None = None, model: str | None = None, **options: Any) -> 
     """Run `attnscope bert` and return its exit status."""
     if named is not None and model is not None:
         raise OptionError(
-            f"MODEL is {named}, and --model {model}: give only one.", hint=f"attnscope bert {named}"
+            f"MODEL is {named}, and --model {model}: give only one.",
+            hint=f"attnscope bert {quoted(named)}",
         )
     return of_model(model=named if model is None else model, **options)
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnscope.cli.options import TableOptions, expanded
-from attnscope.cli.output import draw, print_result, shown_progress, written_first
-from attnscope.completion import completion
-from attnscope.errors import warn_unused
-from attnscope.model_card.options import CostOptions
-from attnscope.options import option
+from attnscope.base.errors import warn_unused
+from attnscope.base.options import option
+from attnscope.cli.completion import completion
+from attnscope.cli.options import Format, TableOptions, expanded
+from attnscope.cli.output import draw, print_result, refuse_in_csv, shown_progress, written_first
+from attnscope.model.card.options import CostOptions
 
 if TYPE_CHECKING:
-    from attnscope.model_card.cards import Cards
-    from attnscope.model_card.result import Card
+    from attnscope.model.card.cards import Cards
+    from attnscope.model.card.result import Card
 
 EXAMPLES = {
     "attnscope card minilm": "the bundled model",
@@ -54,7 +54,7 @@ def card(
     output: CardOutput,
 ) -> int:
     """Run `attnscope card` and return its exit status."""
-    from attnscope.model_card.card import card_of, cards_of
+    from attnscope.model.card.card import card_of, cards_of
 
     plot = output.plot
     if plot is not None:
@@ -67,6 +67,16 @@ def card(
             (output.force and plot is None, "--force", "no file is written"),
         ]
     )
+    if output.format is Format.CSV and len(models) == 1:  # that of several has a row for each
+        refuse_in_csv(output.format, {"--verify": cost.verify})
+        beside: dict[str, object] = {
+            "--memory": cost.memory,
+            "--cache-memory": cost.cache_memory,
+            "--weights": cost.weights,
+        }
+        beside |= {"--weights-dtype": cost.weights_dtype, "--engine-step": cost.engine_step}
+        beside |= {"--flops": cost.flops, "--bandwidth": cost.bandwidth}
+        warn_unused((value, name, "csv has the layers alone") for name, value in beside.items())
     with shown_progress() as progress:
         result: Card | Cards
         if len(models) == 1:

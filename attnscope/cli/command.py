@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from typer._click.exceptions import BadOptionUsage
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
-from attnscope.options import Flag
+from attnscope.base.options import Flag
 
 if TYPE_CHECKING:
     from attnscope.cli.help import HelpLine

@@ -6,14 +6,21 @@ from typing import Annotated
 
 import typer
 
+from attnscope.base.errors import OptionError, warn_unused
+from attnscope.base.options import is_code, keywords
+from attnscope.base.process.streams import user_streams
+from attnscope.cli.completion import completion
 from attnscope.cli.options import FigureOptions, Format, TableOptions, expanded
-from attnscope.cli.output import draw, notices_shown, print_result, shown_progress, written_first
-from attnscope.comparison.options import ComparedArguments, ComparedExecution, Models, Reference
-from attnscope.comparison.result import Comparison
-from attnscope.completion import completion
-from attnscope.errors import OptionError, warn_unused
-from attnscope.options import keywords
-from attnscope.process.streams import user_streams
+from attnscope.cli.output import (
+    draw,
+    notices_shown,
+    print_result,
+    refuse_in_csv,
+    shown_progress,
+    written_first,
+)
+from attnscope.code.compare.options import ComparedArguments, ComparedExecution, Models, Reference
+from attnscope.code.compare.result import Comparison
 
 EXAMPLES = {
     "attnscope compare mine.py:attention sdpa": "your function with softmax(Q·Kᵀ/√d_K)·V",
@@ -54,19 +61,19 @@ def compare(
     ] = None,
 ) -> int:
     """Run `attnscope compare` and return its exit status."""
-    from attnscope.comparisons import compare
+    from attnscope.code.compare.compare import compare
 
     files.check_drawings("heads.html")
+    if (files.plot or files.page) and (is_code(a) or is_code(b)):
+        flag = "--plot" if files.plot else "--page"
+        raise OptionError(f"{flag} is for two models, and one side is code.")
     always_wide = output.wide and output.format in (Format.JSON, Format.CSV)
     warn_unused([(always_wide, "--wide", f"{output.format} has all columns anyway")])
+    refuse_in_csv(output.format, {"--backward": arguments.backward})
     with shown_progress() as progress, user_streams(), notices_shown():
         options = keywords(arguments, reference, models, execution)
         result = compare(a, b, **options, progress=progress)
     if isinstance(result, Comparison):
-        if files.plot or files.page:
-            raise OptionError(
-                f"--{'plot' if files.plot else 'page'} is for two models, and one side is code."
-            )
         print_result(result, output)
         return EQUAL if result.is_equal else DIFFERENT
     with written_first(

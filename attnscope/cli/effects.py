@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from attnscope.base.errors import warn_unused
+from attnscope.base.options import keywords
 from attnscope.cli.options import FigureOptions, ModelName, TableOptions, expanded
 from attnscope.cli.output import notices_shown, print_heads, shown_progress
-from attnscope.errors import warn_unused
-from attnscope.head_effects.options import (
+from attnscope.model.effects.options import (
     EffectHeads,
     EffectOptions,
     EffectOrder,
@@ -13,7 +14,6 @@ from attnscope.head_effects.options import (
     PredictionOptions,
     PromptOptions,
 )
-from attnscope.options import keywords
 
 EXAMPLES = {
     "attnscope effects llama --ids 1,2,3,1,2 --answer 3 --against 4": "heads that bring 3, not 4",
@@ -36,10 +36,15 @@ def effects(
     output: TableOptions,
 ) -> int:
     """Run `attnscope effects` and return its exit status."""
-    from attnscope.head_effects.effects import effects as measure_effects
+    from attnscope.model.effects.effects import effects as measure_effects
 
     files.check_drawings("effects.html")
-    warn_unused([(files.force and not (files.plot or files.page), "--force", "no file is written")])
+    warn_unused(
+        [
+            (output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway"),
+            (files.force and not (files.plot or files.page), "--force", "no file is written"),
+        ]
+    )
     with notices_shown(), shown_progress() as show:
         options = keywords(prompt, answer, what, order, selection, run)
         table = measure_effects(model, **options, page=files.page is not None, progress=show)

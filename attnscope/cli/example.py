@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from attnscope.base.errors import OptionError
+from attnscope.base.options import keywords
 from attnscope.cli import options
 from attnscope.cli.options import Format, FormatOptions
 from attnscope.cli.output import exit_status, print_result, shown_progress
-from attnscope.errors import OptionError
-from attnscope.options import keywords
-from attnscope.textbook.options import ExampleForms, ExampleNumbers
+from attnscope.formula.options import ExampleForms, ExampleNumbers, ExampleText
 
 EXAMPLES = {
     "attnscope example": "each matrix of the formula, with its numbers",
@@ -18,13 +18,15 @@ EXAMPLES = {
 
 
 @options.expanded
-def example(numbers: ExampleNumbers, forms: ExampleForms, output: FormatOptions) -> int:
+def example(
+    numbers: ExampleNumbers, forms: ExampleForms, text: ExampleText, output: FormatOptions
+) -> int:
     """Run `attnscope example` and return its exit status."""
-    from attnscope.textbook.example.worked_example import worked_example
+    from attnscope.formula.example.worked_example import worked_example
 
     if output.format is Format.CSV:
         raise OptionError("csv holds one table, and the example has many.", hint="--format json")
     with shown_progress() as progress:
-        result = worked_example(**keywords(numbers, forms), progress=progress)
+        result = worked_example(**keywords(numbers, forms, text), progress=progress)
     print_result(result, output)
     return max(exit_status(trace.checks) for trace in result.forms.values())

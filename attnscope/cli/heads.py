@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from attnscope.base.errors import warn_unused
+from attnscope.base.options import keywords
+from attnscope.base.process.launch import is_first
 from attnscope.cli.options import FigureOptions, Format, ModelName, TableOptions, expanded
 from attnscope.cli.output import notices_shown, print_heads, shown_progress
-from attnscope.errors import warn_unused
-from attnscope.heads.options import (
+from attnscope.model.heads.options import (
     MeasuredHeads,
     MeasurementRun,
     MetricOptions,
     OrderOptions,
     TextOptions,
 )
-from attnscope.options import keywords
-from attnscope.process.launch import is_first
 
 EXAMPLES = {
     'attnscope heads minilm --text "The cat sat."': "what every head attends to in a text",
@@ -36,7 +36,7 @@ def heads(
     output: TableOptions,
 ) -> int:
     """Run `attnscope heads` and return its exit status."""
-    from attnscope.heads.measure_heads import measure_heads
+    from attnscope.model.heads.measure_heads import measure_heads
 
     _check_output(files, output)
     with notices_shown(), shown_progress() as show:

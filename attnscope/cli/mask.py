@@ -8,6 +8,10 @@ from typing import Annotated
 
 import typer
 
+from attnscope.base.errors import warn_unused
+from attnscope.base.options import option
+from attnscope.base.process.streams import user_streams
+from attnscope.cli.completion import completion
 from attnscope.cli.options import FigureOptions, Format, TableOptions, expanded
 from attnscope.cli.output import (
     draw,
@@ -15,15 +19,12 @@ from attnscope.cli.output import (
     notices_shown,
     print_notice,
     print_result,
+    refuse_in_csv,
     shown_progress,
     written_first,
 )
-from attnscope.completion import completion
-from attnscope.errors import warn_unused
 from attnscope.masks.options import BlockOptions, CodeOptions, RuleOptions
-from attnscope.models.masks.options import InputOptions, LayerOptions
-from attnscope.options import option
-from attnscope.process.streams import user_streams
+from attnscope.model.masks.options import InputOptions, LayerOptions
 
 EXAMPLES = {
     "attnscope mask causal --window 4 --nq 16": "a rule: every pair",
@@ -67,6 +68,7 @@ def mask(
     """Run `attnscope mask` and return its exit status."""
     from attnscope.masks.mask import mask_of
 
+    refuse_in_csv(output.format, {"--verify": layers.verify})
     _check_output(files, output, cell=blocks.cell)
     with shown_progress() as progress, user_streams(), notices_shown():
         one = subject[0] if len(subject) == 1 else subject
@@ -74,8 +76,8 @@ def mask(
 
     def save() -> None:
         if files.save is not None:
+            from attnscope.base.units import bytes_text, counted
             from attnscope.masks.files import save_masks
-            from attnscope.units import bytes_text, counted
 
             size = save_masks(result, files.save, force=files.force)
             what = counted(len(result.masks), "mask")
@@ -96,12 +98,13 @@ def _check_output(files: MaskFiles, output: TableOptions, *, cell: int | None) -
         from attnscope.masks.files import check_masks_file
 
         check_masks_file(files.save, force=files.force)
-    written = files.plot or files.page or files.save
+    picture = files.plot or files.page
+    written = picture or files.save
     is_data = output.format in (Format.JSON, Format.CSV)
     warn_unused(
         [
             (output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway"),
             (files.force and not written, "--force", "no file is written"),
-            (cell and is_data and not written, "--cell", f"{output.format} has no picture"),
+            (cell and is_data and not picture, "--cell", f"{output.format} has no picture"),
         ]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnscope.cli import options
 from attnscope.cli.sdpa import FormulaOutput, print_formula
-from attnscope.textbook.options import (
+from attnscope.formula.options import (
     Explanations,
     Masking,
     MhaScale,

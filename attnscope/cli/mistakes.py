@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typer.core import TyperArgument, TyperOption
 from typer.exceptions import TyperException
 
-from attnscope.cli.command import ALL, Command
-from attnscope.suggestions import (
+from attnscope.base.suggestions import (
     after_script,
     example_of,
     likely_target,
@@ -19,7 +18,8 @@ from attnscope.suggestions import (
     quoted,
     value_after,
 )
-from attnscope.text import alternatives, nearest
+from attnscope.base.text import alternatives, nearest
+from attnscope.cli.command import ALL, Command
 
 
 def explained(
@@ -39,9 +39,12 @@ def explained(
     kind, text = type(error).__name__, str(error)
     words = list(arguments[arguments.index(name) + 1 :] if name else arguments)
     if kind == "NoSuchOption":
-        flags = {each: commands[each].takes_value for each in commands}
+        # the command may be one that the help does not list
+        known = dict.fromkeys([*commands, *([name] if name else [])])
+        flags = {each: commands[each].takes_value for each in known}
         if name == "run" and (line := after_script(flag, words)):
-            return f"run has no option {flag}.", f"{path} {line}, if it is the script's"
+            watch = "" if "--watch" in words else f"--watch {likely_target(words)} "
+            return f"run has no option {flag}.", f"{path} {watch}{line}, if it is the script's"
         return no_such_option(flag, value_after(flag, arguments), name, flags)
     if command is None or name is None:
         return error.format_message(), f"{path} --help"

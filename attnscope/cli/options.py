@@ -11,8 +11,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from attnscope.completion import completion
-from attnscope.options import Flag, option
+from attnscope.base.options import Flag, flag_names, on_command_line, option
+from attnscope.cli.completion import completion
 
 
 class Format(StrEnum):
@@ -46,8 +46,8 @@ def expanded(command: Callable[..., int]) -> Callable[..., int]:
     """Return a command with a flag for each option of its option groups.
 
     Args:
-        command: takes groups of options, dataclasses whose fields `attnscope.options.option` declares,
-            and perhaps parameters that are annotated for Typer.
+        command: takes groups of options, dataclasses whose fields `option` of attnscope.base.options
+            declares, and perhaps parameters that are annotated for Typer.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
@@ -77,15 +77,15 @@ def _flags(group: Any) -> Iterator[Parameter]:
     hints = get_type_hints(group)
     for each in fields(group):
         flag: Flag = each.metadata["flag"]
-        hint = hints[each.name]
+        hint = flag.type or hints[each.name]
         is_path = hint in (Path, Path | None)
-        names = flag.names or ("--" + each.name.replace("_", "-"),)
+        names = flag_names(each)
         is_switch = each.default is False and "/" in names[0]  # as in --train/--eval
         has_default = is_switch or each.default not in (None, False, "")
         shown = flag.shown if isinstance(flag.shown, str) else has_default or bool(flag.shown)
         info = typer.Option(
             *names,
-            help=flag.help,
+            help=on_command_line(flag.help, hint),
             show_default=shown,
             metavar=flag.metavar or _metavar(hint, each.name),
             min=flag.min,

@@ -11,25 +11,26 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.base.errors import FileError, OptionError, warn_unused
+from attnscope.base.options import option
+from attnscope.base.process.error_record import expect_record
+from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.text import LEFT_TO_RIGHT_MARK, encodable_json, printable, printable_lines
 from attnscope.cli.options import STATS, FigureOptions, Format, FormatOptions, TableOptions
-from attnscope.errors import FileError, OptionError, warn_unused
-from attnscope.options import option
-from attnscope.process.progress import Progress, silent, stage
-from attnscope.text import LEFT_TO_RIGHT_MARK, encodable_json, printable, printable_lines
 
 if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
 
-    from attnscope.answers.result import Answer
-    from attnscope.checkpoints.result import HeadWeights
     from attnscope.document.blocks import Block
     from attnscope.document.result import Check, Result
     from attnscope.document.tensor_file import Tensors
     from attnscope.document.values import Index, Shown
-    from attnscope.head_effects.result import HeadEffects
-    from attnscope.models.heads.result import HeadTable
-    from attnscope.models.maps.result import AttentionMaps
+    from attnscope.model.answers.result import Answer
+    from attnscope.model.effects.result import HeadEffects
+    from attnscope.model.files.result import HeadWeights
+    from attnscope.model.heads.result import HeadTable
+    from attnscope.model.maps.result import AttentionMaps
     from attnscope.observe.trace import Step, Trace
 
     Shape = tuple[int, ...]
@@ -37,12 +38,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Output(TableOptions):
+class TensorOutput(TableOptions):
     """The options of printing tensors: the format of the table, values, and a file."""
 
-    stats: bool = option(STATS, default=False)
     show: list[str] | None = option(
-        'Print the values of a tensor: "attention", "attention[0,1]", "Q[0,:2]". Repeatable.',
+        'Print the values of a tensor: "attention", "attention[0,1]", "Q[0,:2]".',
         metavar="NAME[INDEX]",
         common=True,
     )
@@ -128,7 +128,7 @@ class Output(TableOptions):
         """
         if not self.show:
             return []
-        from attnscope.arrays import numbers
+        from attnscope.base.arrays import numbers
         from attnscope.document.values import select
 
         shown = []
@@ -155,12 +155,12 @@ class Output(TableOptions):
             shown: the selected values.
             parts: the parts of the result that are shown on request.
         """
-        from attnscope.document.values import Values, shown_fields
+        from attnscope.document import values
 
         if self.format is Format.JSON:
-            print_text(result.json_of(result.to_dict(**parts) | shown_fields(shown)))
+            print_text(result.json_of(result.to_dict(**parts) | values.shown_fields(shown)))
         else:
-            print_result(result, self, [*result.document(**parts), *map(Values, shown)])
+            print_result(result, self, [*result.document(**parts), *map(values.Values, shown)])
 
     def write(self, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
         """Write tensors and metadata to the file of `--save`, and report that."""
@@ -179,10 +179,17 @@ class Output(TableOptions):
             size: the size of the file in bytes.
             what: a description of the tensors.
         """
-        from attnscope.units import bytes_text
+        from attnscope.base.units import bytes_text
 
         what = f": {what}" if what else ""
         print_notice(f"wrote {n} tensors, {bytes_text(size)}, to {self.save}{what}")
+
+
+@dataclass(frozen=True)
+class Output(TensorOutput):
+    """The options of printing tensors, with statistics of their values."""
+
+    stats: bool = option(STATS, default=False)
 
 
 def refuse_in_csv(format: Format, options: Mapping[str, bool]) -> None:
@@ -267,6 +274,7 @@ def print_result(result: Result, output: FormatOptions, blocks: list[Block] | No
 
 def print_text(document: str) -> None:
     """Print a JSON document, in characters that stdout can encode."""
+    expect_record(None)
     print(encodable_json(document, sys.stdout.encoding))
 
 
@@ -318,8 +326,8 @@ def draw(
     """
     if plot is None and page is None:
         return
+    from attnscope.base.units import bytes_text
     from attnscope.document.save import save
-    from attnscope.units import bytes_text
 
     with shown_progress() as progress:
         if plot is not None:

@@ -8,8 +8,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.status import Status
 from rich.text import Text
 
+from attnscope.base.text import printable
 from attnscope.document.console import Terminal
-from attnscope.text import printable
 
 
 class Live:

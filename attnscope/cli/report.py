@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from attnscope.errors import FileError
-from attnscope.process.files import write_file
-from attnscope.text import json_printable, printable, printable_lines
+from attnscope.base.errors import FileError
+from attnscope.base.process.files import write_file
+from attnscope.base.suggestions import for_shell
+from attnscope.base.text import json_printable, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +64,7 @@ class Report:
     def _print_message(self, kind: str, message: str, hint: str | None) -> None:
         self._put(f"attnscope: {kind}: {printable(message)}\n")
         if hint:
-            self._put(f"  try  {printable(hint)}\n")
+            self._put(f"  try  {printable(for_shell(hint))}\n")
 
     def _put(self, text: str) -> None:
         """Write after the output of the program."""
@@ -86,10 +87,10 @@ class Report:
 
     def _text(self, traces: list[Trace], console: Console) -> str:
         """Return the traces as the console would show them."""
+        from attnscope.code.trace.result import ProgramRun
         from attnscope.document.json import json_text
         from attnscope.document.markdown import markdown_document
         from attnscope.document.terminal import print_document
-        from attnscope.tracing.result import ProgramRun
 
         run = ProgramRun("", self.calls, traces=traces)
         if self.format == "json":

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
+from attnscope.base.errors import warn_unused
+from attnscope.base.options import keywords, option
+from attnscope.base.process.script_words import options_first
 from attnscope.cli.command import Command
+from attnscope.cli.completion import completion
 from attnscope.cli.options import STATS, TableOptions, expanded
 from attnscope.cli.output import refuse_in_csv
-from attnscope.completion import completion
-from attnscope.errors import warn_unused
-from attnscope.options import keywords, option
-from attnscope.process.script_words import options_first
-from attnscope.tracing.options import PROGRAM, Scope, WatchedCalls
+from attnscope.code.trace.options import PROGRAM, Scope, WatchedCalls
 
 EXAMPLES = {
     "attnscope run --watch model.py:Attention train.py": "the first call of a class in a program",
@@ -71,13 +71,13 @@ def run(
 ) -> int:
     """Run `attnscope run` and return its exit status."""
     from attnscope.cli.report import Report
-    from attnscope.tracing.watch import trace_script
+    from attnscope.code.trace.watch import trace_script
 
     to, format, source = output.to, output.format, scope.source
     refuse_in_csv(format, {"--source": source, "--calls": watched.calls > 1})
     if to is not None:
         inside = f"--to {to / 'trace.txt'}"
-        from attnscope.process.files import check_file
+        from attnscope.base.process.files import check_file
 
         check_file(to, force=output.force, suffixes=None, kind="a trace", inside=inside)
     warn_unused(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnscope.base.errors import warn_unused
+from attnscope.base.options import keywords, option
 from attnscope.cli import options
 from attnscope.cli.options import Format, FormatOptions
 from attnscope.cli.output import draw, print_result, shown_progress, written_first
-from attnscope.errors import warn_unused
-from attnscope.options import keywords, option
-from attnscope.textbook.options import Experiment
+from attnscope.formula.options import Experiment, Widths
 
 EXAMPLES = {
     "attnscope scaling": "softmax with and without the scale, for six widths",
@@ -29,18 +29,17 @@ class ScalingOutput(FormatOptions):
 
 
 @options.expanded
-def scaling(experiment: Experiment, output: ScalingOutput) -> int:
+def scaling(widths: Widths, experiment: Experiment, output: ScalingOutput) -> int:
     """Run `attnscope scaling` and return its exit status."""
-    from attnscope.textbook.scaling.measure import measure_scaling
+    from attnscope.formula.scaling.measure import measure_scaling
 
     plot = output.plot
     if plot is not None:
         from attnscope.document.figure import check_plot
 
         check_plot(plot, force=output.force)
-    choices = keywords(experiment)
     with shown_progress() as progress:
-        result = measure_scaling(choices.pop("dk"), **choices, progress=progress)
+        result = measure_scaling(**keywords(widths, experiment), progress=progress)
     flag = "--bars" if output.bars else "--no-bars"
     no_bars = output.bars is not None and output.format is not Format.TABLE
     warn_unused(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from attnscope.base.errors import OptionError
+from attnscope.base.options import keywords, option
 from attnscope.cli import options
 from attnscope.cli.options import RUN
 from attnscope.cli.output import Output, exit_status, refuse_in_csv, shown_progress, written_first
-from attnscope.errors import OptionError
-from attnscope.options import keywords, option
-from attnscope.textbook.options import (
+from attnscope.formula.options import (
     Explanations,
     Form,
     Masking,
@@ -94,10 +94,10 @@ def _print_plan(
     explanations: Explanations,
     output: FormulaOutput,
 ) -> int:
-    from attnscope.textbook.compute import dry_run
+    from attnscope.formula.compute import dry_run
 
     trace = dry_run(formula, explain=explanations.explain, source=explanations.source, **choices)
-    _check(output, trace, explanations, without_values=("a dry run", "--dry-run"))
+    _check(output, trace, explanations, without_values=("a dry run", "leave out --dry-run"))
     output.print(trace)
     return 0
 
@@ -109,7 +109,7 @@ def _print_run(
     output: FormulaOutput,
 ) -> int:
     """Compute the formula, write the file, print the run."""
-    from attnscope.textbook.compute import compute
+    from attnscope.formula.compute import compute
 
     def reserve(plan: Trace) -> int:
         reason = ("meta", "choose --device cpu") if choices["device"] == "meta" else None

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from attnscope.base.errors import Interrupted, OptionError, warn_unused
+from attnscope.base.options import keywords, option
+from attnscope.base.process import interrupt
+from attnscope.base.process.streams import user_streams
+from attnscope.base.text import printable_lines
 from attnscope.cli.command import Command
+from attnscope.cli.completion import completion
 from attnscope.cli.options import Format, expanded
 from attnscope.cli.output import (
     Output,
@@ -20,14 +26,8 @@ from attnscope.cli.output import (
     stored_of_all,
     written_first,
 )
-from attnscope.comparison.result import Comparison
-from attnscope.completion import completion
-from attnscope.errors import Interrupted, OptionError, warn_unused
-from attnscope.options import keywords, option
-from attnscope.process import interrupt
-from attnscope.process.streams import user_streams
-from attnscope.text import printable_lines
-from attnscope.tracing.options import Arguments, Comments, Execution, Scope
+from attnscope.code.compare.result import Comparison
+from attnscope.code.trace.options import Arguments, Comments, Execution, Scope
 
 if TYPE_CHECKING:
     from attnscope.document.result import Check
@@ -78,12 +78,12 @@ def trace(
 ) -> int:
     """Run `attnscope trace` and return its exit status."""
     _check_output(output, comments, execution, source=scope.source)
-    from attnscope.tracing.inspect import inspect
+    from attnscope.code.trace.inspect import inspect
 
     interrupted = False
     with shown_progress() as progress, user_streams():
         if output.verify and not arguments.inputs:
-            from attnscope.comparisons import fitting_inputs
+            from attnscope.code.compare.compare import fitting_inputs
 
             options = {**keywords(arguments), "dtype": execution.dtype, "seed": execution.seed}
             arguments = replace(arguments, inputs=fitting_inputs(target, **options))
@@ -107,7 +107,7 @@ def trace(
         _show_annotation(result, comments.annotate, write=comments.write)
         return 2 if result.tracing_error is not None else 0
     if comments.check:
-        from attnscope.tracing.comments.trace_comments import check_comments
+        from attnscope.code.trace.comments.trace_comments import check_comments
 
         for notice in check_comments(result).notices:
             print_notice(notice)
@@ -150,16 +150,17 @@ def _check_output(
         if comments.annotate is not None and value:
             raise OptionError(
                 f"--annotate prints a diff and nothing else, and cannot be combined with {name}.",
-                hint=f"one of them: --annotate, or {name}",
+                hint=f"leave out --annotate; or leave out {name}",
             )
-    refuse_in_csv(output.format, {"--source": source, "--check": comments.check})
+    more = {"--source": source, "--check": comments.check, "--verify": output.verify}
+    refuse_in_csv(output.format, more)
     output.check([execution.dtype])
     warn_unused([(comments.annotate is not None and output.wide, "--wide", "a diff has no columns")])
 
 
 def _verified(target: str, arguments: Arguments, execution: Execution) -> Check:
     """Compare the code with the reference that fits, and return the result as a check."""
-    from attnscope.comparisons import compare
+    from attnscope.code.compare.compare import compare
 
     with shown_progress() as progress, user_streams():
         result = compare(
@@ -167,6 +168,7 @@ def _verified(target: str, arguments: Arguments, execution: Execution) -> Check:
             **keywords(arguments),
             dtype=execution.dtype,
             seed=execution.seed,
+            draw=execution.draw,
             progress=progress,
         )
     assert isinstance(result, Comparison)  # of code
@@ -184,7 +186,7 @@ def _show(trace: Trace, output: Output) -> None:
 
 def _show_annotation(trace: Trace, style: Literal["comments", "jaxtyping"], *, write: bool) -> None:
     """Print the diff that adds the axes to the file, or write the file."""
-    from attnscope.tracing.comments.trace_comments import annotate
+    from attnscope.code.trace.comments.trace_comments import annotate
 
     annotation = annotate(trace, style)
     if annotation.old == annotation.new:
@@ -204,14 +206,21 @@ def _show_annotation(trace: Trace, style: Literal["comments", "jaxtyping"], *, w
         )
 
 
+STYLES = ("comments", "jaxtyping")
+
+
 class TraceCommand(Command):
     """The command, whose --annotate may stand without a value: comments are meant."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments."""
-        return super().parse_args(
-            ctx, ["--annotate=comments" if each == "--annotate" else each for each in args]
-        )
+        words = list(args)
+        for i, word in enumerate(args):
+            if word == "--annotate":
+                style = next((each for each in args[i + 1 : i + 2] if each in STYLES), None)
+                words[i : i + 1 + (style is not None)] = [f"--annotate={style or STYLES[0]}"]
+                break
+        return super().parse_args(ctx, words)
 
 
 COMMAND_CLASS = TraceCommand

@@ -16,36 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Heading:
-    """A title, and the lines below it.
-
-    Attributes:
-        title: the title.
-        about: the lines.
-        more: lines that a terminal and Markdown show if a user asks for everything.
-    """
+    """A title, and the lines below it."""
 
     title: str
-    about: list[str]
+    about: list[str]  #: the lines
+    #: lines that a terminal and Markdown show if a user asks for everything
     more: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence.
+    """A sentence."""
 
-    Attributes:
-        text: the sentence, on one line.
-        style: `bold`, `dim`, or empty.
-        joint: separates the parts after which a terminal prefers to break the line; None: any words.
-        apart: whether a terminal leaves a line free above it.
-        item: whether Markdown shows it as the item of a list.
-    """
-
-    text: str
-    style: str = ""
+    text: str  #: the sentence, on one line
+    style: str = ""  #: `bold`, `dim`, or empty
+    #: separates the parts after which a terminal prefers to break the line; None: any words
     joint: str | None = ", "
-    apart: bool = False
-    item: bool = False
+    apart: bool = False  #: whether a terminal leaves a line free above it
+    item: bool = False  #: whether Markdown shows it as the item of a list
 
 
 @dataclass(frozen=True)
@@ -58,36 +46,24 @@ class Strip:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of columns, the most important first.
+    """A table of columns, the most important first."""
 
-    Attributes:
-        columns: for people and for programs; without rows, nothing is shown.
-        instead: a sentence that stands for the table unless a user asks for everything.
-        second: keys of columns that HTML, which leaves no columns out, shows in a second table.
-        whole: whether a terminal that is too narrow splits the table, and leaves no column out.
-    """
-
-    columns: list[Column]
-    instead: str | None = None
+    columns: list[Column]  #: for people and for programs; without rows, nothing is shown
+    instead: str | None = None  #: a sentence that stands for the table unless a user asks for everything
+    #: keys of columns that HTML, which leaves no columns out, shows in a second table
     second: frozenset[str] = frozenset()
+    #: whether a terminal that is too narrow splits the table, and leaves no column out
     whole: bool = False
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A sentence about what is wrong or right, and lines about why.
+    """A sentence about what is wrong or right, and lines about why."""
 
-    Attributes:
-        ok: whether the sign is a tick or a cross.
-        sentence: the first line.
-        lines: the others.
-        apart: whether a terminal leaves a line free above it.
-    """
-
-    ok: bool
-    sentence: str
-    lines: list[str]
-    apart: bool = True
+    ok: bool  #: whether the sign is a tick or a cross
+    sentence: str  #: the first line
+    lines: list[str]  #: the others
+    apart: bool = True  #: whether a terminal leaves a line free above it
 
 
 @dataclass(frozen=True)
@@ -121,15 +97,11 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure for papers and slides, which no other format shows.
+    """A figure for papers and slides, which no other format shows."""
 
-    Attributes:
-        draw: draws into an empty figure of matplotlib; it may have options, which `save` takes.
-        missing: why there is nothing to draw; empty: there is something.
-    """
-
+    #: draws into an empty figure of matplotlib; it may have options, which `save` takes
     draw: Callable[..., None]
-    missing: str = ""
+    missing: str = ""  #: why there is nothing to draw; empty: there is something
 
 
 @dataclass(frozen=True)

@@ -9,40 +9,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attnscope.base.text import LEFT_TO_RIGHT_MARK, printable
+from attnscope.base.units import MISSING, number_text
 from attnscope.document.result import UNMEASURED, Check, Stats
 from attnscope.document.styles import GOOD, WRONG
-from attnscope.text import LEFT_TO_RIGHT_MARK, printable
-from attnscope.units import MISSING, number_text
 
 
 @dataclass
 class Column:
-    """One column of a table.
+    """One column of a table."""
 
-    Attributes:
-        title: its heading for people.
-        key: its heading for programs.
-        cells: its content for people; a cell consists of pieces of text, each with a style, joined by
-            `joint`. Empty: not for people.
-        raw: its content for programs. Empty: not for programs.
-        right: aligned at the right, as numbers are.
-        wide: shown only if all columns are requested.
-        essential: identifies its row, and so is the last to be left out.
-        flexible: can be broken into lines: names of axes; or expressions and sentences, which can be
-            shortened, too.
-        lead: stands at the left, beside the name, in each part of a table that is split.
-        below: contains sentences, printed below their rows; if flexible, beside them if they fit.
-    """
-
-    title: str
-    key: str
+    title: str  #: its heading for people
+    key: str  #: its heading for programs
+    #: its content for people; a cell consists of pieces of text, each with a style, joined by `joint`.
+    #: Empty: not for people.
     cells: list[list[tuple[str, str]]]
-    raw: list[Any]
-    right: bool = False
-    wide: bool = False
-    essential: bool = False
+    raw: list[Any]  #: its content for programs. Empty: not for programs.
+    right: bool = False  #: aligned at the right, as numbers are
+    wide: bool = False  #: shown only if all columns are requested
+    essential: bool = False  #: identifies its row, and so is the last to be left out
+    #: can be broken into lines: names of axes; or expressions and sentences, which can be shortened,
+    #: too
     flexible: bool = False
-    lead: bool = False
+    lead: bool = False  #: stands at the left, beside the name, in each part of a table that is split
+    #: contains sentences, printed below their rows; if flexible, beside them if they fit
     below: bool = False
     joint: str = " "
 

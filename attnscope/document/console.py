@@ -10,8 +10,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from attnscope.base.text import LEFT_TO_RIGHT_MARK, printable_lines
 from attnscope.document.text import can_show, folded
-from attnscope.text import LEFT_TO_RIGHT_MARK, printable_lines
 
 REPLACEMENTS = dict(zip("─│┼·×–…", "-|+.x-~", strict=True))
 """Characters of tables, and what stands for them where an encoding lacks them."""

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from attnscope.base.errors import OptionError
+from attnscope.base.text import printable
 from attnscope.document.blocks import Block, Findings, Notices, Table, shown_in
 from attnscope.document.columns import Column, in_order
-from attnscope.errors import OptionError
-from attnscope.text import printable
 
 
 def first_table(blocks: Iterable[Block]) -> list[Column]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from attnscope.base.text import printable
 from attnscope.document.blocks import Block, Drawing, Table, shown_in
 from attnscope.document.columns import Column, shown_columns
 from attnscope.document.pieces import classes
-from attnscope.text import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,12 +37,14 @@ def rendered(template: str, **values: Any) -> str:
     return environment().from_string(template).render(**values)
 
 
-def with_style(content: str) -> str:
-    """Return HTML with the style sheet of all documents, as a fragment for a notebook."""
+def styled_document(blocks: Iterable[Block]) -> str:
+    """Return a document with the style sheet of all documents, as a fragment for a notebook."""
     from importlib.resources import files
 
     style = files(__package__).joinpath("document.css").read_text(encoding="utf-8")
-    return environment().get_template("output.html.j2").render(style=style, content=content)
+    return (
+        environment().get_template("output.html.j2").render(style=style, content=html_document(blocks))
+    )
 
 
 @cache

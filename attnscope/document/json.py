@@ -16,7 +16,9 @@ def json_text(record: dict[str, Any]) -> str:
 def plain(value: Any) -> Any:
     """Convert a result to dicts and lists, without fields that have `repr=False`, such as arrays."""
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.repr}
+        return {
+            f.metadata.get("key", f.name): plain(getattr(value, f.name)) for f in fields(value) if f.repr
+        }
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

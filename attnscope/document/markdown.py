@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from attnscope.base.text import printable
 from attnscope.document.blocks import (
     Block,
     Drawing,
@@ -17,7 +18,6 @@ from attnscope.document.blocks import (
     shown_in,
 )
 from attnscope.document.columns import Column, shown_columns
-from attnscope.text import printable
 
 
 def markdown_document(blocks: Iterable[Block], *, wide: bool = False) -> str:

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from rich.text import Text
 
+from attnscope.base.text import LEFT_TO_RIGHT_MARK, printable
 from attnscope.document import styles
-from attnscope.text import LEFT_TO_RIGHT_MARK, printable
 
 Piece = tuple[str, str]
 """A text and its style in the terminal: `("n_Q", "bold #0089a4")`."""

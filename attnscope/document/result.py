@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attnscope.errors import AttnscopeError
-from attnscope.text import printable, shortened
-from attnscope.units import counted, listed, number_text
+from attnscope.base.arguments import check_methods
+from attnscope.base.errors import AttnscopeError, PartError, no_such_part
+from attnscope.base.text import described, printable, shortened
+from attnscope.base.units import counted, listed, number_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +28,13 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """Base class of results and of what they consist of. Its `repr` is one line."""
+    """Base class of results and of what they consist of. Its `repr` is one line.
+
+    Public methods check their arguments, as the public functions do.
+    """
+
+    def __init_subclass__(cls) -> None:
+        check_methods(cls)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({printable(self.summary)})"
@@ -119,30 +130,46 @@ class Finding:
         return f"line {self.line}: {self.message}" if self.line else self.message
 
 
+def of_room(kind: type, name: str, module: str = "document") -> Any:
+    """Return what a module of the room of a class defines, such as `document` of `masks/document.py`.
+
+    What shows results imports them, so results do not import what shows them. The room is the folder of
+    the class, or the next one around it that has the module.
+    """
+    return getattr(import_module(f"{_room(kind, module)}.{module}"), name)
+
+
+@cache
+def _room(kind: type, module: str) -> str | None:
+    """Return the folder nearest to a class that has a module; None if none has it."""
+    folder = kind.__module__.rpartition(".")[0]
+    while folder != "attnscope" and not find_spec(f"{folder}.{module}"):
+        folder = folder.rpartition(".")[0]
+    return None if folder == "attnscope" else folder
+
+
 class Display(Part):
     """Base class of what `rich.print` and notebooks show in full. Views are imported when used."""
 
     def document(self) -> list[Block]:
-        """Build the blocks that every format renders."""
-        raise NotImplementedError
+        """Build the blocks that every format renders: those of `document.py` in its room."""
+        rooms = (each for each in type(self).__mro__ if each.__module__.startswith("attnscope."))
+        shown = next((each for each in rooms if _room(each, "document")), None)
+        if shown is None:
+            raise NotImplementedError
+        return of_room(shown, "document")(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield what the command prints, for `rich.print`."""
-        from attnscope.document.terminal import rich_text
-
-        yield rich_text(self.document(), console, options)
+        yield of_room(Display, "rich_text", "terminal")(self.document(), console, options)
 
     def _repr_html_(self) -> str:
         """Render the result as HTML for a notebook."""
-        from attnscope.document.html import html_document, with_style
-
-        return with_style(html_document(self.document()))
+        return of_room(Display, "styled_document", "html")(self.document())
 
     def page(self) -> str:
         """Return a page, which `--page` writes: what a notebook shows, unless a page shows more."""
-        from attnscope.document.page.document import document
-
-        return document(repr(self), self._repr_html_())
+        return of_room(Display, "document", "page.document")(repr(self), self._repr_html_())
 
 
 class Result(Display):
@@ -162,9 +189,7 @@ class Result(Display):
 
     def table(self) -> list[Column]:
         """Return the columns that CSV and pandas contain: those of the first table of its document."""
-        from attnscope.document.csv import first_table
-
-        return first_table(self.document())
+        return of_room(Result, "first_table", "csv")(self.document())
 
     def to_json(self) -> str:
         """Return the JSON document that `--format json` prints."""
@@ -178,9 +203,7 @@ class Result(Display):
 
     def csv(self) -> Iterator[str]:
         """Yield the lines that `--format csv` prints, some at a time."""
-        from attnscope.document.csv import csv_table
-
-        yield csv_table(self.table())
+        yield of_room(Result, "csv_table", "csv")(self.table())
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a table with a row for each line that `--format csv` prints, in plain numbers.
@@ -188,9 +211,7 @@ class Result(Display):
         Raises:
             OptionError: pandas is not installed.
         """
-        from attnscope.document.csv import check_pandas
-
-        check_pandas()
+        of_room(Result, "check_pandas", "csv")()
         import pandas
 
         return pandas.DataFrame({column.key: column.raw for column in self.table() if column.raw})
@@ -209,18 +230,33 @@ class Result(Display):
             FileError: the file exists, or cannot be written.
             OptionError: this result cannot be saved in that format.
         """
-        from attnscope.document.save import save
-
         try:
-            save(self, Path(path), force=force, **options)
+            of_room(Result, "save", "save")(self, Path(path), force=force, **options)
         except AttnscopeError as error:
             hint = error.hint and re.sub(r"--(save|page|plot) ", "", error.hint)
             error.say(error.message, hint and hint.replace("--force", "force=True"))
             raise
 
 
+class NamedTensors(partial[Any]):
+    """The method `tensors` of a result, which takes a name as well: `result.tensors["W_Q"]`."""
+
+    def __getitem__(self, name: object) -> Any:
+        found = self()
+        if not isinstance(name, str):
+            raise PartError(f"{described(name)} does not name a tensor.", hint=next(iter(found), None))
+        if name not in found:
+            raise no_such_part(name, found, "these tensors")
+        return found[name]
+
+
 class TensorResult(Result):
     """Base class of results that consist of tensors, which `save` writes by name."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if isfunction(method := vars(cls).get("tensors")):
+            cls.tensors = property(partial(NamedTensors, method), doc=method.__doc__)  # type: ignore[assignment,method-assign]
 
     more_arrays: ClassVar[tuple[str, ...]] = ()
     """The suffixes of files that hold its tensors, beside those that hold any."""

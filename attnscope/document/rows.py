@@ -1,16 +1,17 @@
-"""A table in HTML whose rows open to show details: the tensors of a trace, the weights of a head."""
+"""A table in HTML whose rows open to show details, such as those of tensors; and small histograms."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from attnscope.base.units import number_text
 from attnscope.document.columns import Column
 from attnscope.document.html import rendered
 from attnscope.document.result import Stats
-from attnscope.units import number_text
 
 if TYPE_CHECKING:
+    import numpy as np
     from markupsafe import Markup
 
 GAP = 2  # characters between two columns
@@ -22,23 +23,14 @@ Details = list[tuple[str, str]]
 
 @dataclass
 class Rows:
-    """A table whose rows open.
+    """A table whose rows open."""
 
-    Attributes:
-        columns: the columns, from left to right.
-        details: of each row.
-        findings: of each row: messages that are shown below it.
-        other: messages that belong to no row.
-        gap: the rows that are left out.
-        pictures: of each row, as SVG; empty: none.
-    """
-
-    columns: list[Column]
-    details: list[Details]
-    findings: list[list[str]]
-    other: list[str] = field(default_factory=list)
-    gap: range = range(0)
-    pictures: list[Markup] = field(default_factory=list)
+    columns: list[Column]  #: the columns, from left to right
+    details: list[Details]  #: of each row
+    findings: list[list[str]]  #: of each row: messages that are shown below it
+    other: list[str] = field(default_factory=list)  #: messages that belong to no row
+    gap: range = range(0)  #: the rows that are left out
+    pictures: list[Markup] = field(default_factory=list)  #: of each row, as SVG; empty: none
 
     @property
     def tracks(self) -> str:
@@ -69,3 +61,33 @@ def stats_text(stats: Stats) -> str:
     numbers = {name: getattr(stats, name) for name in ("min", "mean", "max", "std")}
     parts = [f"{name} {number_text(number)}" for name, number in numbers.items()]
     return " · ".join([*parts, f"{stats.nan} NaN", f"{stats.inf} inf"])
+
+
+BINS, HEIGHT = 48, 16  # of a histogram; its height in pixels
+
+
+def histogram(values: np.ndarray | None) -> Markup:
+    """Return the histogram of an array's finite values, from the smallest to the largest.
+
+    A line marks 0, if it is between them.
+    """
+    import numpy as np
+    from markupsafe import Markup
+
+    finite = np.array([]) if values is None else values[np.isfinite(values)].astype("float64")
+    if not finite.size:
+        return Markup("")
+    counts, edges = np.histogram(finite, bins=BINS)
+    low, high = float(edges[0]), float(edges[-1])
+    heights = np.ceil(counts / counts.max() * HEIGHT).astype(int)
+    bars = "".join(f"M{i} {HEIGHT}v-{height}h1V{HEIGHT}z" for i, height in enumerate(heights) if height)
+    zero = (
+        f'<path class="zero" d="M{-low / (high - low) * BINS:.1f} 0V{HEIGHT}"/>'
+        if low < 0 < high
+        else ""
+    )
+    title = f"{number_text(low)} to {number_text(high)}, {BINS} bins"
+    return Markup(
+        f'<svg class="histogram" viewBox="0 0 {BINS} {HEIGHT}" preserveAspectRatio="none" role="img">'
+        f'<title>{title}</title>{zero}<path d="{bars}"/></svg>'
+    )

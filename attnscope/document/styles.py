@@ -1,4 +1,4 @@
-"""The colours of text, legible on light and on dark terminals.
+"""The colours of text and of axes, legible on light and on dark terminals.
 
 All have a contrast of 4 to white and to a dark grey (#1e1e1e), which leaves no other lightness. The 16
 colours that themes define lack that: yellow, green and cyan vanish on white, and blue on black. On
@@ -6,6 +6,8 @@ consoles with fewer colours, Rich takes the nearest.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 BLUE = "#606efe"
 CYAN = "#0089a4"
@@ -30,3 +32,19 @@ AXIS_STYLES = {
 }
 """A colour for each kind of axis, the same for its name and for its size."""
 WIDTH_STYLE = GREEN
+
+
+def dims_pieces(dims: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Return the axes' names, each in its colour; nothing if they are unknown."""
+    return [(axis, _axis_style(axis)) for axis in dims or ()]
+
+
+def shape_pieces(dims: Sequence[str] | None, shape: Sequence[int]) -> list[tuple[str, str]]:
+    """Return the axes' sizes, each in the colour of its axis, or `scalar`."""
+    axes = zip(dims or ("",) * len(shape), shape, strict=True)
+    return [(str(size), _axis_style(axis)) for axis, size in axes] or [("scalar", "")]
+
+
+def _axis_style(axis: str) -> str:
+    is_width = axis.split("·")[-1].startswith("d_")  # so is n_head·d_head, the width of merged heads
+    return AXIS_STYLES.get(axis, WIDTH_STYLE if is_width else "")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.arrays import to_tensor
-from attnscope.errors import FileError
-from attnscope.process.files import check_file, whole_file
+from attnscope.base.arrays import to_tensor
+from attnscope.base.errors import FileError
+from attnscope.base.process.files import check_file, whole_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,16 +18,7 @@ Tensors = dict[str, "tuple[np.ndarray, str]"]
 
 
 def check_target(path: Path, *, force: bool, dtypes: Collection[str]) -> None:
-    """Check that a file can be written, before any work is done for it.
-
-    Args:
-        path: the file.
-        force: whether to overwrite an existing file.
-        dtypes: the dtypes of its tensors.
-
-    Raises:
-        FileError: unknown suffix, no such folder, no permission to write, or the file exists.
-    """
+    """Check that a file can be written, before any work is done for it; raise a FileError if not."""
     if path.suffix == ".npz" and "bfloat16" in dtypes:
         raise FileError(
             f"{path} cannot hold bfloat16: numpy has no such dtype.",
@@ -47,14 +38,7 @@ def save(
 ) -> int:
     """Write tensors to a file, in the format that its suffix names; return its size in bytes.
 
-    Args:
-        path: the file.
-        tensors: the tensors by name.
-        force: whether to overwrite an existing file.
-        metadata: the metadata of a `.safetensors` file; the other formats have none.
-
-    Raises:
-        FileError: it cannot be written; nothing is left of it then.
+    Only a `.safetensors` file has metadata. If it cannot be written, nothing is left of it.
     """
     import numpy as np
     from safetensors import SafetensorError

@@ -12,6 +12,8 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
+from attnscope.base.text import printable
+from attnscope.base.units import MISSING, counted
 from attnscope.document.blocks import (
     Block,
     Drawing,
@@ -38,8 +40,6 @@ from attnscope.document.text import (
     shorten,
     wrapped,
 )
-from attnscope.text import printable
-from attnscope.units import MISSING, counted
 
 NARROWEST = 15  # the least width of a column of expressions
 
@@ -49,12 +49,9 @@ STRIP = 64
 
 
 def print_document(blocks: Iterable[Block], console: Console, *, wide: bool = False) -> None:
-    """Print a document.
+    """Print a document: piped as wide as necessary, and never truncated.
 
-    Args:
-        blocks: its blocks.
-        console: the console; piped output is as wide as necessary, and never truncated.
-        wide: whether to show all columns of tables, in as many parts as the width requires.
+    `wide` shows all columns of tables, in as many parts as the width requires.
     """
     for block in shown_in(blocks, html=False):
         match block:
@@ -84,13 +81,7 @@ def print_document(blocks: Iterable[Block], console: Console, *, wide: bool = Fa
 
 
 def rich_text(blocks: Iterable[Block], console: Console, options: ConsoleOptions) -> Text:
-    """Render a document for a terminal as wide as a console, with its colours.
-
-    Args:
-        blocks: the document.
-        console: the console of `rich.print`.
-        options: its options, with the width.
-    """
+    """Render a document for a terminal as wide as the console of `rich.print`, with its colours."""
     terminal = Terminal(
         file=io.TextIOWrapper(io.BytesIO(), encoding=options.encoding),
         width=options.max_width,
@@ -161,11 +152,6 @@ def print_columns(columns: list[Column], console: Console, wide: bool = False) -
 
     Sentences are printed below their rows; flexible ones only if they do not fit beside them. A line
     below counts the columns that are left out.
-
-    Args:
-        columns: the most important first.
-        console: the console.
-        wide: whether to show all columns.
     """
     known = [each.printable() for each in columns if each.cells and not (each.wide and _is_empty(each))]
     shown = [each for each in known if wide or not each.wide]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from attnscope.base.errors import OptionError
+from attnscope.base.text import nearest
+from attnscope.base.units import shape_text
 from attnscope.document.blocks import Drawing
 from attnscope.document.json import plain
-from attnscope.errors import OptionError
-from attnscope.text import nearest
-from attnscope.units import shape_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,19 +25,12 @@ Index = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Shown:
-    """A tensor, or the part of it that is selected by an index.
+    """A tensor, or the part of it that is selected by an index."""
 
-    Attributes:
-        name: the selection as the user wrote it: `attention[0, 1]`.
-        dims: the names of the remaining axes, or None if they are unknown.
-        dtype: as stored.
-        array: the values.
-    """
-
-    name: str
-    dims: tuple[str, ...] | None
-    dtype: str
-    array: np.ndarray
+    name: str  #: the selection as the user wrote it: `attention[0, 1]`
+    dims: tuple[str, ...] | None  #: the names of the remaining axes, or None if they are unknown
+    dtype: str  #: as stored
+    array: np.ndarray  #: the values
 
 
 def parse_selection(text: str) -> tuple[str, Index]:
@@ -74,13 +67,7 @@ def check_name(name: str, known: Collection[str], where: str) -> None:
 
 
 def check_index(text: str, index: Index, shape: tuple[int, ...], dims: tuple[str, ...] | None) -> None:
-    """Raise an OptionError if an index is not valid for a shape.
-
-    Args:
-        text: the selection as the user wrote it.
-        index: as `parse_selection` returns it.
-        shape, dims: those of the tensor.
-    """
+    """Raise an OptionError if an index, as `parse_selection` returns it, is not valid for a shape."""
     if index.count(...) > 1:
         raise OptionError(f"{text!r} has more than one '...', so it is ambiguous.")
     n_indices = len(index) - index.count(...)
@@ -101,14 +88,7 @@ def check_index(text: str, index: Index, shape: tuple[int, ...], dims: tuple[str
 def select(
     text: str, index: Index, array: np.ndarray, dtype: str, dims: tuple[str, ...] | None
 ) -> Shown:
-    """Return the part of a tensor that an index selects.
-
-    Args:
-        text: the selection as the user wrote it.
-        index: as `parse_selection` returns it.
-        array: the values of the whole tensor.
-        dtype, dims: those of the whole tensor.
-    """
+    """Return the part of a tensor that an index selects."""
     parts = dict(_expanded(index, array.ndim))
     remaining = [axis for axis in range(array.ndim) if not isinstance(parts.get(axis), int)]
     return Shown(text, tuple(dims[axis] for axis in remaining) if dims else None, dtype, array[index])

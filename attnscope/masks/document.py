@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from attnscope.document.blocks import Block, Heading, Notices, Sentence, Table
+from attnscope.base.units import counted, numbers_text, percent
+from attnscope.document.blocks import Block, Heading, Notices, Plot, Sentence, Table
 from attnscope.document.columns import Column, check_columns
 from attnscope.document.styles import CYAN
-from attnscope.masks.drawing import MaskDrawing
-from attnscope.masks.result import AttentionMask, AttentionMasks
-from attnscope.units import counted, numbers_text, percent
+from attnscope.masks.drawing import MaskDrawing, has_several_stacks, mask_lines
+from attnscope.masks.figure import draw_masks
+from attnscope.masks.result import AttentionMasks
 
 
 def document(result: AttentionMasks) -> list[Block]:
@@ -23,37 +26,27 @@ def document(result: AttentionMasks) -> list[Block]:
         blocks.append(MaskDrawing(mask, result.cell, apart=not lines))
     if result.checks:
         blocks.append(Table(check_columns(result.checks)))
-    return [*blocks, Notices(result.notices)]
+    return [*blocks, Notices(result.notices), Plot(partial(draw_masks, result=result))]
 
 
 def _heading(result: AttentionMasks) -> Heading:
     """Build the title, and a line with the sizes and the blocks."""
     masks = result.masks
-    block = f"blocks of {masks[0].blocks.n_query:,} × {masks[0].blocks.n_key:,}"
+    block = [f"blocks of {masks[0].blocks.n_query:,} × {masks[0].blocks.n_key:,}"]
+    block *= _has_blocks(result)
     number = counted(len(masks), "mask")
     sizes = dict.fromkeys(each.sizes_text for each in masks)
     if result.model is None:
         title = f"{'mask' if len(masks) == 1 else number}: {result.title}"
-        return Heading(title, [f"{'; '.join(sizes)} · {block}"])
+        return Heading(title, [" · ".join(["; ".join(sizes), *block])])
     n_layer = sum(len(each.layers or ()) for each in masks)
     title = f"{result.title}: {number} in {counted(n_layer, 'layer')}"
-    return Heading(title, [f"{' · '.join(sizes)} · {block}"])
+    return Heading(title, [" · ".join([*sizes, *block])])
 
 
-def mask_lines(result: AttentionMasks, mask: AttentionMask) -> list[str]:
-    """List the lines above the pictures of a mask: its layers and what they see; why they do.
-
-    A mask by a rule needs none.
-    """
-    if result.model is None:
-        return [f"{mask.name}: {mask.pattern_text}"] if mask.name else []
-    kinds = f" ({'; '.join(mask.kinds)})" if mask.kinds else ""
-    layers = mask.layers_text(several_stacks=_has_several_stacks(result))
-    return [f"{layers}{kinds}: {mask.pattern_text}", f"{mask.kernel} received {mask.received}"]
-
-
-def _has_several_stacks(result: AttentionMasks) -> bool:
-    return len({each.stack for each in result.masks}) > 1
+def _has_blocks(result: AttentionMasks) -> bool:
+    """Check whether any mask has several blocks: a kernel computes a single one whatever is in it."""
+    return any(each.n_Q > each.blocks.n_query or each.n_K > each.blocks.n_key for each in result.masks)
 
 
 def columns(result: AttentionMasks) -> list[Column]:
@@ -79,7 +72,7 @@ def columns(result: AttentionMasks) -> list[Column]:
         plain = [text.replace("–", "-").replace(" ", "") for text in layers]  # as --layer takes them
         found.append(column("layers", "layers", layers, plain, essential=True))
         stacks = [each.stack or "" for each in masks]
-        several = _has_several_stacks(result)
+        several = has_several_stacks(result)
         found.append(column("stack", "stack", stacks, stacks) if several else hidden("stack", stacks))
     elif any(each.name for each in masks):
         names = [each.name or "" for each in masks]
@@ -87,13 +80,18 @@ def columns(result: AttentionMasks) -> list[Column]:
     patterns = [each.pattern_text for each in masks]
     pairs = [f"{each.n_visible:,} of {each.n_pairs:,}" for each in masks]
     blind = [each.n_blind for each in masks]
+    of_blocks = [
+        *(number(kind, kind, [getattr(each.blocks, kind) for each in masks]) for kind in KINDS),
+        share("saved", [each.blocks.saved for each in masks]),
+    ]
+    if not _has_blocks(result):
+        of_blocks = [replace(each, cells=[]) for each in of_blocks]
     found += [
         column("visible", "pattern", patterns, patterns, flexible=True),
         column("pairs", "n_visible", pairs, [each.n_visible for each in masks], right=True),
         hidden("n_pairs", [each.n_pairs for each in masks]),
         share("share", [each.n_visible / each.n_pairs for each in masks]),
-        *(number(kind, kind, [getattr(each.blocks, kind) for each in masks]) for kind in KINDS),
-        share("saved", [each.blocks.saved for each in masks]),
+        *of_blocks,
         number("blind queries", "n_blind", blind) if any(blind) else hidden("n_blind", blind),
         hidden("n_unseen", [each.n_unseen for each in masks]),
     ]

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from attnscope.base.text import printable
+from attnscope.base.units import counted, numbers_text
 from attnscope.document.blocks import Drawing
 from attnscope.document.grid import axes
 from attnscope.document.grid.axes import label
-from attnscope.document.grid.colours import MARKS, ColourScale
-from attnscope.document.grid.heatmap import MOST_ROWS, PIPED
+from attnscope.document.grid.colours import ColourScale
+from attnscope.document.grid.heatmap import MOST_ROWS
+from attnscope.document.grid.matrix import PLAIN, Frame, indent_of, labelled
 from attnscope.document.styles import CYAN, ORANGE
 from attnscope.document.terminal import print_line, print_notices, print_parts
 from attnscope.document.text import can_show
 from attnscope.masks.planes import EMPTY, FULL, PARTIAL, Plane
-from attnscope.masks.result import NO_RULE, AttentionMask
-from attnscope.models.tokens import Token
-from attnscope.text import printable
-from attnscope.units import counted, numbers_text
+from attnscope.masks.result import NO_RULE, AttentionMask, AttentionMasks
+from attnscope.model.run.tokens import Token
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -48,31 +49,22 @@ WITH_TOKENS = 48
 
 @dataclass(frozen=True)
 class MaskDrawing(Drawing):
-    """The pictures of a mask: one, or several if sequences or heads see different keys.
-
-    Attributes:
-        mask: the mask.
-        cell: the queries and keys in a cell; None: as few as fit.
-        apart: whether a terminal leaves a line free above it.
-    """
+    """The pictures of a mask: one, or several if sequences or heads see different keys."""
 
     mask: AttentionMask
-    cell: int | None
-    apart: bool
+    cell: int | None  #: the queries and keys in a cell; None: as few as fit
+    apart: bool  #: whether a terminal leaves a line free above it
 
     def print(self, console: Console, *, wide: bool = False) -> None:
         """Print pictures that fit the width of a terminal, and at most 60 rows; piped, 200 of both."""
         if self.apart:
             print_line(console, Text())
-        width, rows = console.width, MOST_ROWS
-        if not console.is_terminal:
-            width, rows = max(width, PIPED), PIPED
-        frame = Frame(width, rows, self.cell, ColourScale.without_weights(console))
+        frame = Frame.of(console, MOST_ROWS, ColourScale.without_weights(console))
         sentences: list[Text] = []
         for plane in self.mask.planes[:MOST_PLANES]:
             if title := plane_title(self.mask, plane):
                 print_line(console, Text(title))
-            lines, sentences = picture(self.mask, plane, frame)
+            lines, sentences = picture(self.mask, plane, self.cell, frame)
             for line in lines:
                 console.print(line, soft_wrap=True)
         for sentence in sentences:
@@ -96,10 +88,10 @@ class MaskDrawing(Drawing):
     def markdown(self) -> list[str]:
         """Return pictures in characters, with their titles."""
         parts = []
-        frame = Frame(120, 120, self.cell, ColourScale(0.0, (), "", "utf-8", MARKS))
+        frame = Frame(120, 120, PLAIN)
         for plane in self.mask.planes[:MOST_PLANES]:
             parts.append(plane_title(self.mask, plane))
-            lines, sentences = picture(self.mask, plane, frame)
+            lines, sentences = picture(self.mask, plane, self.cell, frame)
             parts.append("\n".join(["```", *(line.plain for line in (*lines, *sentences)), "```"]))
         return [part for part in [*parts, self._more] if part]
 
@@ -109,6 +101,22 @@ class MaskDrawing(Drawing):
         more = len(self.mask.planes) - MOST_PLANES
         what = counted(more, "more mask")
         return f"… and {what} of sequences and heads: --format json" if more > 0 else ""
+
+
+def mask_lines(result: AttentionMasks, mask: AttentionMask) -> list[str]:
+    """List the lines above the pictures of a mask: its layers and what they see; why they do.
+
+    A mask by a rule needs none.
+    """
+    if result.model is None:
+        return [f"{mask.name}: {mask.pattern_text}"] if mask.name else []
+    kinds = f" ({'; '.join(mask.kinds)})" if mask.kinds else ""
+    layers = mask.layers_text(several_stacks=has_several_stacks(result))
+    return [f"{layers}{kinds}: {mask.pattern_text}", f"{mask.kernel} received {mask.received}"]
+
+
+def has_several_stacks(result: AttentionMasks) -> bool:
+    return len({each.stack for each in result.masks}) > 1
 
 
 def plane_title(mask: AttentionMask, plane: Plane) -> str:
@@ -154,58 +162,41 @@ def cell_size(mask: AttentionMask, cell: int | None, most_rows: int, most_column
 # Characters.
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The room for a picture in characters.
+def picture(
+    mask: AttentionMask, plane: Plane, cell: int | None, frame: Frame
+) -> tuple[list[Text], list[Text]]:
+    """Draw one plane: return a ruler and a line for each row of cells; and sentences that explain these.
 
-    Attributes:
-        width: the most characters of a line.
-        rows: the most rows.
-        cell: the size of cells; None: as small as fits.
-        scale: the characters that can be shown.
-    """
-
-    width: int
-    rows: int
-    cell: int | None
-    scale: ColourScale
-
-
-def picture(mask: AttentionMask, plane: Plane, frame: Frame) -> tuple[list[Text], list[Text]]:
-    """Draw one plane; return the lines of the picture, and sentences that explain it.
-
-    The lines are a ruler, and one for each row of cells.
+    Cells are as small as fit, unless they are of `cell` queries and keys.
     """
     scale = frame.scale
-    queries = tokens_of(mask.query_tokens, plane)
-    size = cell_size(mask, frame.cell, frame.rows, max(1, frame.width - 1 - len(str(plane.n_Q))))
-    labels = _labels(queries, plane.n_Q, size, frame)
-    indent = 1 + max(label.cell_len for label in labels)
-    if frame.cell is None:
-        size = cell_size(mask, None, frame.rows, max(1, frame.width - indent))
-        labels = _labels(queries, plane.n_Q, size, frame)
-        indent = 1 + max(label.cell_len for label in labels)
-    width = 2 if 2 * ceil(plane.n_K / size) <= frame.width - indent else 1
+    queries, keys = tokens_of(mask.query_tokens, plane), tokens_of(mask.key_tokens, plane)
+
+    def labels_of(size: int) -> list[Text]:
+        longest = min(TOKEN_CELLS, frame.width // 4)
+        return axes.row_labels(_groups(plane.n_Q, size), queries, longest, scale)
+
+    size = cell_size(mask, cell, frame.rows, max(1, frame.width - 1 - len(str(plane.n_Q))))
+    labels = labels_of(size)
+    if cell is None:
+        size = cell_size(mask, None, frame.rows, max(1, frame.width - indent_of(labels)))
+        labels = labels_of(size)
+    width = 2 if 2 * ceil(plane.n_K / size) <= frame.width - indent_of(labels) else 1
     pairs = PAIRS if size == 1 else CELLS
     marks = pairs if can_show(pairs, scale.encoding) else ASCII
-    lines = [Text(" " * indent) + axes.ruler(_groups(plane.n_K, size), width)]
-    for start, row in zip(labels, plane.grid(size, size), strict=True):
-        line = start + Text(" " * (indent - start.cell_len))
+    rows = [axes.ruler(_groups(plane.n_K, size), width)]
+    for row in plane.grid(size, size):
+        line = Text()
         for kind, equal in groupby(row):  # cells of several pairs touch each other
             text = marks[kind].ljust(width) if size == 1 else marks[kind] * width
             line.append(text * len(list(equal)), STYLES[kind])
-        lines.append(line)
+        rows.append(line)
+    lines = labelled(labels, rows)
     for line in lines:
         line.rstrip()
-    keys = tokens_of(mask.key_tokens, plane)
     differ = keys is not None and queries is not None and size == 1 and keys != queries
     legend = _legend(size, marks, scale.marks.times)
     return lines, [legend, *([axes.listed(keys or [], scale)] if differ else [])]
-
-
-def _labels(tokens: list[Token] | None, n: int, size: int, frame: Frame) -> list[Text]:
-    """Return the labels of rows: the positions of their queries, and as many tokens as fit."""
-    return axes.row_labels(_groups(n, size), tokens, min(TOKEN_CELLS, frame.width // 4), frame.scale)
 
 
 def _groups(n: int, size: int) -> list[range]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from attnscope.document.figure import CELL, MAX_INCHES, THIN, drawable, label_axis
-from attnscope.masks.document import mask_lines
-from attnscope.masks.drawing import MOST_PLANES, cell_size, plane_title, tokens_of
+from attnscope.document.figure import (
+    CELL,
+    MAX_INCHES,
+    THIN,
+    axes_at,
+    draw_matrix,
+    drawable,
+    label_axis,
+)
+from attnscope.masks.drawing import MOST_PLANES, cell_size, mask_lines, plane_title, tokens_of
 from attnscope.masks.planes import Plane
 from attnscope.masks.result import AttentionMask, AttentionMasks
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = ("0.95", "#fdae6b", "#d94801")
@@ -24,12 +32,7 @@ BETWEEN = 1.6  # inches between panels, for tokens and titles
 
 
 def draw_masks(figure: Figure, result: AttentionMasks) -> None:
-    """Draw a panel for each mask, and for sequences and heads where they differ.
-
-    Args:
-        figure: the figure to draw into.
-        result: the masks.
-    """
+    """Draw a panel for each mask, and for sequences and heads where they differ."""
     panels = [(mask, plane) for mask in result.masks for plane in mask.planes[:MOST_PLANES]]
     longest = MAX_INCHES if len(panels) == 1 else PANEL
     sizes = [_size(mask, longest) for mask, _ in panels]
@@ -38,8 +41,7 @@ def draw_masks(figure: Figure, result: AttentionMasks) -> None:
     figure.set_size_inches(width, height)
     left = 0.0
     for (mask, plane), (wide, high) in zip(panels, sizes, strict=True):
-        box = left / width, 1 - high / height, wide / width, high / height
-        _draw(figure, result, mask, plane, box, wide, high)
+        _draw(axes_at(figure, left, 0, wide, high), result, mask, plane, (wide, high))
         left += wide + BETWEEN
     if result.model is not None:
         title = drawable(result.title)
@@ -53,53 +55,27 @@ def _size(mask: AttentionMask, longest: float) -> tuple[float, float]:
 
 
 def _draw(
-    figure: Figure,
-    result: AttentionMasks,
-    mask: AttentionMask,
-    plane: Plane,
-    box: tuple[float, float, float, float],
-    width: float,
-    height: float,
+    axes: Axes, result: AttentionMasks, mask: AttentionMask, plane: Plane, inches: tuple[float, float]
 ) -> None:
-    """Draw one panel.
-
-    Args:
-        figure: the figure to draw into.
-        result, mask, plane: what is drawn.
-        box: its place, in shares of the figure.
-        width, height: its size in inches.
-    """
+    """Draw one panel of `inches` width and height."""
+    import numpy as np
     from matplotlib.colors import ListedColormap
 
-    axes = figure.add_axes(box)
     size = cell_size(mask, result.cell, LARGEST, LARGEST)
-    n_row, n_column = -(-mask.n_Q // size) * size, -(-mask.n_K // size) * size
-    axes.imshow(
-        plane.grid(size, size),
-        ListedColormap(COLOURS),
-        vmin=0,
-        vmax=2,
-        extent=(-0.5, n_column - 0.5, n_row - 0.5, -0.5),
-        aspect="auto",
-        interpolation="nearest",
-    )
-    if max(mask.n_Q, mask.n_K) <= FEW:
+    cells = np.array(plane.grid(size, size))
+    shape = mask.n_Q, mask.n_K
+    draw_matrix(axes, cells, ListedColormap(COLOURS), 2, shape=shape, sizes=(size, size))
+    if max(shape) <= FEW:
         for i in range(1, mask.n_K):
             axes.axvline(i - 0.5, color="white", linewidth=THIN)
         for i in range(1, mask.n_Q):
             axes.axhline(i - 0.5, color="white", linewidth=THIN)
-    axes.set(xlim=(-0.5, mask.n_K - 0.5), ylim=(mask.n_Q - 0.5, -0.5))
-    for side, tokens, n, inches in (
-        ("x", tokens_of(mask.key_tokens, plane), mask.n_K, width),
-        ("y", tokens_of(mask.query_tokens, plane), mask.n_Q, height),
+    sides: tuple[Literal["x", "y"], ...] = ("x", "y")
+    for side, of_axis, n, length in zip(
+        sides, (mask.key_tokens, mask.query_tokens), (mask.n_K, mask.n_Q), inches, strict=True
     ):
-        if tokens is not None:
-            places = [range(i, i + 1) for i in range(n)]
-            label_axis(axes, tokens, places, inches / n, side)  # type: ignore[arg-type]
-    axes.tick_params("x", top=True, bottom=False, labeltop=True, labelbottom=False)
-    axes.xaxis.set_label_position("top")
-    axes.set_xlabel("keys")
-    axes.set_ylabel("queries")
+        if (tokens := tokens_of(of_axis, plane)) is not None:
+            label_axis(axes, tokens, [range(i, i + 1) for i in range(n)], length / n, side)
     first = drawable([*mask_lines(result, mask), f"{result.title}: {mask.pattern_text}"][0])
     more = plane_title(mask, plane)
     title = f"{first.split(': ')[0]}\n{more}" if more else first

@@ -5,36 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from attnscope.base.errors import FileError
+from attnscope.base.process.files import check_file, whole_file
 from attnscope.document.tensor_file import WRITERS, Tensors
-from attnscope.errors import FileError
 from attnscope.masks.result import AttentionMasks
-from attnscope.process.files import check_file, whole_file
 
 NPY = ".npy"
 
 
 def check_masks_file(path: Path, *, force: bool) -> None:
-    """Check that a file of masks can be written, before any work is done for it.
-
-    Raises:
-        FileError: unknown suffix, no such folder, no permission to write, or the file exists.
-    """
+    """Check that a file of masks can be written, before any work is done for it."""
     inside = f"--save {path / 'mask.npy'}"
     check_file(path, force=force, suffixes=(NPY, *WRITERS), kind="masks", inside=inside)
 
 
 def save_masks(result: AttentionMasks, path: Path, *, force: bool = False) -> int:
-    """Write masks to a file, in the format that its suffix names; return its size in bytes.
-
-    Args:
-        result: the masks.
-        path: `.npy` for a single mask; `.npz`, `.safetensors` or `.pt`.
-        force: whether to overwrite an existing file.
-
-    Raises:
-        FileError: it cannot be written; nothing is left of it then.
-        SizeError: the masks do not fit into memory.
-    """
+    """Write masks to a file, in the format that its suffix names; return its size in bytes."""
     kind = path.suffix.lower()
     check_masks_file(path, force=force)
     tensors = mask_tensors(result)

@@ -12,11 +12,11 @@ from itertools import pairwise
 import torch
 
 from attnscope.attention.mask_rules import HIDES
+from attnscope.base.units import counted, numbers_text
 from attnscope.observe.operators.anatomy import Anatomy
 from attnscope.observe.operators.chain import MASKS, way_between
 from attnscope.observe.operators.follow import followed, values_at
 from attnscope.observe.operators.tape import Value
-from attnscope.units import counted, numbers_text
 
 ZEROING = {"mul", "tril", "triu"}
 """Functions that set scores to 0 where code takes them for a mask."""
@@ -31,34 +31,22 @@ class UndecidedError(Exception):
 
 @dataclass
 class VisibleKeys:
-    """Which keys the queries of an attention see.
+    """Which keys the queries of an attention see."""
 
-    Attributes:
-        visible: True where a query sees a key, `lead n_Q n_K`.
-        notes: what else is to be said of it, each part of a sentence.
-    """
-
-    visible: torch.Tensor
+    visible: torch.Tensor  #: True where a query sees a key, `lead n_Q n_K`
+    #: what else is to be said of it, each part of a sentence
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The scores of an attention, `lead n_Q n_K`, and what a mask does to them.
+    """The scores of an attention, `lead n_Q n_K`, and what a mask does to them."""
 
-    Attributes:
-        raw: the product Q·Kᵀ.
-        scores: before the mask, with the scale.
-        masked: what the softmax receives.
-        replaced: where a mask replaces the score, whatever the score is.
-        lowered: where a mask adds one negative number, and nothing elsewhere.
-    """
-
-    raw: torch.Tensor
-    scores: torch.Tensor
-    masked: torch.Tensor
-    replaced: torch.Tensor
-    lowered: torch.Tensor
+    raw: torch.Tensor  #: the product Q·Kᵀ
+    scores: torch.Tensor  #: before the mask, with the scale
+    masked: torch.Tensor  #: what the softmax receives
+    replaced: torch.Tensor  #: where a mask replaces the score, whatever the score is
+    lowered: torch.Tensor  #: where a mask adds one negative number, and nothing elsewhere
 
 
 def visible_keys(anatomy: Anatomy) -> VisibleKeys:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from attnscope.attention.mask_rules import KINDS, names_function, names_rule
-from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.checkpoints.indices import Indices
-from attnscope.errors import OptionError
+from attnscope.base.errors import OptionError
+from attnscope.base.options import Alignment, Texts, group_of, one_of, refuse
+from attnscope.base.process.progress import Progress, silent
+from attnscope.base.tensor_files import FORMATS
+from attnscope.base.text import nearest
 from attnscope.masks.options import BlockOptions, CodeOptions, RuleOptions
 from attnscope.masks.result import AttentionMasks
 from attnscope.masks.summary import parse_block
-from attnscope.models.masks.options import InputOptions, LayerOptions
-from attnscope.options import Alignment, group_of, one_of, refuse
-from attnscope.process.progress import Progress, silent
-from attnscope.tensor_files import FORMATS
-from attnscope.text import nearest
-
-Texts = Sequence[str] | Mapping[str, Any]
+from attnscope.model.files.checkpoint import Checkpoint
+from attnscope.model.files.indices import Indices
+from attnscope.model.masks.options import InputOptions, LayerOptions
 
 WHAT = "causal, or another rule; file.py:NAME of a mask_mod; or a model with --text"
 
@@ -56,6 +54,7 @@ def mask(
     window: int | None = None,
     align: str | None = None,
     init: Texts | None = None,
+    hides: int | None = None,
     inputs: Any = None,
     call: str | None = None,
     block: int | str | Sequence[int] | None = None,
@@ -79,8 +78,9 @@ def mask(
         subject: a model, as in `attention_maps`, with an input; a rule, or a list of them, all of which
             a key has to pass: `causal`, `window:W`, `window:L,R`, `chunk:C`, `prefix:P`, `none`,
             `lengths:N,N,…`, a file or an array; a function of `b, h, q_idx, kv_idx`, as torch's
-            `flex_attention` takes it, itself or as `file.py:NAME`; a `BlockMask`; or code, as in
-            `attnscope.inspect`: a module, class or function.
+            `flex_attention` takes it, or of a size, which returns a tensor, itself or as
+            `file.py:NAME`; a `BlockMask`; or code, as in `attnscope.inspect`: a module, class or
+            function.
         args: the tensors that code is called with, by position; or the text of a model.
         text: what a model reads; several texts are a batch.
         packed: whether several texts share one row, where positions begin again with each of them.
@@ -96,7 +96,9 @@ def mask(
         window: hide keys that are this far away or further, as a model's `sliding_window` does.
         align: the position of queries among the keys: `top-left`, `bottom-right`, `after-past` or
             `lengths`.
-        init: arguments of a class, or of a function that makes a mask function: `window=4`, or by name.
+        init: arguments of a class, or of a function that makes a mask: `window=4`, or by name.
+        hides: which of 0 and 1 hides in the mask that a function returns; None: the one with which each
+            query sees a key, else 0.
         inputs: the arguments of code by name, as a list, or a tensor alone; or specifications as
             `x=2,10,64`; None: for modules and classes, the usual ones.
         call: the method of a class to call; None: `forward`.
@@ -216,7 +218,7 @@ def kind_of(subject: Any) -> Kind:
 
 def _is_class(subject: Any) -> bool:
     """Check whether a function, or what a text names, is a class or a module, and so makes no mask."""
-    from attnscope.user_code.load import load_target
+    from attnscope.code.load.load import load_target
 
     if hasattr(subject, "mask_mod"):
         return False

@@ -12,24 +12,22 @@ from typing import Any
 
 import torch
 
-from attnscope.errors import SourceError
-from attnscope.implementations.code import code_side, fitting_inputs
-from attnscope.implementations.implementation import Side, tensors_of
-from attnscope.implementations.inputs import inputs_by_name
-from attnscope.implementations.options import Pairing
-from attnscope.masks.hidden import UndecidedError, VisibleKeys, visible_keys
+from attnscope.base.errors import SourceError
+from attnscope.base.options import Texts
+from attnscope.base.process.files import cell_of
+from attnscope.base.process.random_state import kept_global_random_state
+from attnscope.code.load.load import load_target
+from attnscope.code.pairs.code import code_side, fitting_inputs, inputs_by_name
+from attnscope.code.pairs.implementation import Side, tensors_of
+from attnscope.code.pairs.options import Pairing
+from attnscope.masks.hidden import UndecidedError, visible_keys
 from attnscope.masks.options import CodeOptions
-from attnscope.masks.planes import planes_of_matrix
-from attnscope.masks.result import AttentionMask, AttentionMasks
-from attnscope.masks.summary import mask_of_planes
+from attnscope.masks.result import AttentionMasks
+from attnscope.masks.summary import mask_of_tensor
 from attnscope.observe.operators.anatomy import Anatomy
-from attnscope.observe.operators.operands import tokens
 from attnscope.observe.operators.place import SourceExpression, is_library
+from attnscope.observe.operators.projections import tokens
 from attnscope.observe.operators.roles import attentions_of
-from attnscope.process.files import cell_of
-from attnscope.process.random_state import kept_global_random_state
-from attnscope.user_code.load import load_target
-from attnscope.user_code.subject import Texts
 
 HINT = "audit, which measures which positions influence which in any code"
 
@@ -37,19 +35,7 @@ HINT = "audit, which measures which positions influence which in any code"
 def masks_of_code(
     subject: Any, code: CodeOptions, init: Texts | None, block: tuple[int, int]
 ) -> AttentionMasks:
-    """Call code once, and return the mask of each attention that it computes.
-
-    Args:
-        subject: a function, class or module, itself or as `file.py:NAME`.
-        code: its tensors, by position or by name, or specifications, without any the usual ones; and
-            the method to call.
-        init: the arguments of a class.
-        block: the numbers of queries and keys in a block.
-
-    Raises:
-        SourceError: it raises, or computes no attention whose mask is known.
-        AttnscopeError: it cannot be built, or the inputs do not fit.
-    """
+    """Call code once, and return the mask of each attention that it computes."""
     loaded = load_target(subject)
     inputs = () if code.inputs is None else code.inputs
     named_inputs = inputs_by_name(subject, inputs, code.call)
@@ -75,7 +61,10 @@ def masks_of_code(
         except UndecidedError as error:
             failures[name] = str(error)
             continue
-        masks.append(_mask(anatomy, keys, name, block))
+        visible = _by_sequence(anatomy, keys.visible.cpu())
+        if bool((visible == visible[:, :1]).all()):  # heads count only if their masks differ
+            visible = visible[:, :1]
+        masks.append(mask_of_tensor(visible, block, name=name))
         notices += [f"{name}: {note}" if len(found) > 1 else note for note in keys.notes]
     softmaxes = {
         _name("", value.place, loaded.module) or "a softmax": why for value, why in others.items()
@@ -114,24 +103,13 @@ def _own(side: Side) -> Side:
     return replace(own, inputs=own.inputs | copies)
 
 
-def _mask(anatomy: Anatomy, keys: VisibleKeys, name: str, block: tuple[int, int]) -> AttentionMask:
-    """Return the mask of one attention; heads count only if their masks differ."""
-    visible = _by_sequence(anatomy, keys.visible.cpu())
-    if bool((visible == visible[:, :1]).all()):
-        visible = visible[:, :1]
-    sizes = dict(zip(("n_batch", "n_head", "n_Q", "n_K"), visible.shape, strict=True))
-    return mask_of_planes(planes_of_matrix(visible, sizes), sizes, block, name=name)
-
-
 def _by_sequence(anatomy: Anatomy, visible: torch.Tensor) -> torch.Tensor:
     """Return a mask as `n_batch n_head n_Q n_K`.
 
     Heads of one sequence have queries from the same tokens. If queries come from no projection, the
     shape of the scores tells sequences from heads.
 
-    Args:
-        anatomy: the attention.
-        visible: `lead n_Q n_K`.
+    `visible` is `lead n_Q n_K`.
     """
     n_lead = len(visible)
     known = tokens(anatomy, "Q") if "Q" in anatomy.projections else None
@@ -166,8 +144,7 @@ def _names(side: Side, found: Sequence[Anatomy], module: ModuleType) -> list[str
 def _name(path: str, place: SourceExpression | None, module: ModuleType) -> str:
     """Name an attention by its path and its line, with the file if it is another one than the module's.
 
-    Returns:
-        The name; empty if neither is known.
+    It is empty if neither is known.
     """
     if place is None or not place.line or is_library(place.file):
         return path

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnscope.masks.planes import planes_of_matrix
+from attnscope.base.process.progress import Progress
 from attnscope.masks.result import AttentionMask, AttentionMasks
-from attnscope.masks.summary import mask_of_planes
-from attnscope.models.masks.model_masks import LayerGroup, model_masks
-from attnscope.models.masks.options import InputOptions, LayerOptions
-from attnscope.process.progress import Progress
+from attnscope.masks.summary import mask_of_tensor
+from attnscope.model.masks.model_masks import LayerGroup, model_masks
+from attnscope.model.masks.options import InputOptions, LayerOptions
 
 
 def masks_of_model(
@@ -20,18 +19,9 @@ def masks_of_model(
     progress: Progress,
     processors: tuple[Any, Any] = (None, None),
 ) -> AttentionMasks:
-    """Run a model, and return the masks of all layers.
-
-    Args:
-        model: as in `attention_maps`.
-        inputs: one input, or several texts.
-        layers: the layers to show, and how the model is run.
-        block: the numbers of queries and keys in a block.
-        progress: called with the progress of the work.
-        processors: the tokenizer and the image processor of a loaded model.
-    """
-    from attnscope.process.devices import check_device_name
-    from attnscope.process.memory import check_imports, return_freed_memory
+    """Run a model, and return the masks of all layers."""
+    from attnscope.base.process.devices import check_device_name
+    from attnscope.base.process.memory import check_imports, return_freed_memory
 
     check_device_name(layers.device)
     check_imports(transformers=True)
@@ -43,15 +33,13 @@ def masks_of_model(
 
 def _mask(group: LayerGroup, block: tuple[int, int]) -> AttentionMask:
     """Return the mask of some layers, with its counts."""
-    first, visible = group.masks[0], group.visible
-    sizes = dict(zip(("n_batch", "n_head", "n_Q", "n_K"), visible.shape, strict=True))
+    first = group.masks[0]
     kinds = dict.fromkeys(
         ", ".join(filter(None, (each.kind, f"window {each.window}" if each.window else "")))
         for each in group.masks
     )
-    return mask_of_planes(
-        planes_of_matrix(visible, sizes),
-        sizes,
+    return mask_of_tensor(
+        group.visible,
         block,
         stack=first.stack,
         layers=[each.layer for each in group.masks],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnscope.options import Alignment, alignment_of_queries, inputs_of_calls, option
+from attnscope.base.options import Alignment, alignment_of_queries, inputs_of_calls, option
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,15 @@ class RuleOptions:
     )
     align: Alignment | None = alignment_of_queries()
     init: list[str] | None = option(
-        "Argument of a function that makes the mask_mod, or of a class: window=4. Repeatable.",
+        "Argument of a function that makes a mask or a mask_mod, or of a class: window=4.",
         metavar="NAME=VALUE",
         common=True,
+    )
+    hides: int | None = option(
+        "Which of 0 and 1 hides in the mask that a function returns.",
+        metavar="0|1",
+        values=("0", "1"),
+        shown="the one with which each query sees a key, else 0",
     )
 
 
@@ -40,9 +46,7 @@ class CodeOptions:
 
     PANEL = "Masks of code"
 
-    inputs: list[str] | None = inputs_of_calls(
-        "Argument of a call, as in trace: x=B:2,T:13,C:64. Repeatable."
-    )
+    inputs: list[str] | None = inputs_of_calls("Argument of a call, as in trace: x=B:2,T:13,C:64.")
     call: str | None = option("Method to call.", metavar="METHOD", shown="forward")
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import inf
 
-from attnscope.checkpoints.indices import enumerated
+from attnscope.base.units import counted
 from attnscope.masks.planes import Plane, RangePlane
-from attnscope.units import counted
+from attnscope.model.files.indices import enumerated
 
 
 def pattern_of(plane: Plane) -> str | None:
@@ -114,10 +114,7 @@ def _band(plane: Plane, rows: Sequence[Row]) -> str | None:
 def _first_of(plane: Plane, left: float, right: float) -> int:
     """Return the position of the first query that makes a band a usual mask.
 
-    Args:
-        plane: the mask.
-        left, right: the keys that the first query sees if it is at key 0: from so many before it to so
-            many after it.
+    If the first query is at key 0, it sees the keys from `left` before it to `right` after it.
     """
 
     def unusual(first: int) -> tuple[bool, bool, float]:

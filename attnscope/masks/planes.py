@@ -42,11 +42,7 @@ class Plane(ABC):
 
     @abstractmethod
     def blocks(self, n_query: int, n_key: int) -> Iterator[list[Run]]:
-        """Yield rows of blocks; blocks at the end may be smaller.
-
-        Args:
-            n_query, n_key: the numbers of queries and keys in a block.
-        """
+        """Yield rows of blocks; blocks at the end may be smaller."""
 
     @property
     @abstractmethod
@@ -82,15 +78,10 @@ class Plane(ABC):
 
 @dataclass(frozen=True)
 class RangePlane(Plane):
-    """Queries that see one range of keys each.
-
-    Attributes:
-        ranges: the keys of each query.
-        first: the key at whose position the first query is; None: it is not known.
-    """
+    """Queries that see one range of keys each."""
 
     ranges: Sequence[range] = field(default=(), repr=False)
-    first: int | None = None
+    first: int | None = None  #: the key at whose position the first query is; None: it is not known
 
     def rows(self) -> Iterator[list[range]]:
         """Yield the keys that each query sees."""
@@ -164,12 +155,9 @@ def _merged(touched: dict[int, int], covered: dict[int, int], n: int) -> list[Ru
 
 @dataclass(frozen=True)
 class MatrixPlane(Plane):
-    """Queries that see any keys.
+    """Queries that see any keys."""
 
-    Attributes:
-        matrix: True where a query sees a key, `n_Q n_K`, numpy.
-    """
-
+    #: True where a query sees a key, `n_Q n_K`, numpy
     matrix: Any = field(default=None, repr=False, compare=False)
 
     def rows(self) -> Iterator[list[range]]:
@@ -211,9 +199,7 @@ class MatrixPlane(Plane):
 def planes_of_matrix(visible: Any, sizes: Mapping[str, int]) -> list[Plane]:
     """Return the distinct planes of a mask; sequences and heads that see the same share one.
 
-    Args:
-        visible: a boolean torch tensor on the CPU that broadcasts to `n_batch n_head n_Q n_K`.
-        sizes: the sizes of these axes.
+    `visible` is a boolean torch tensor on the CPU that broadcasts to `n_batch n_head n_Q n_K`.
     """
     import numpy as np
 

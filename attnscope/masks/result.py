@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.document.result import Check, Part, TensorResult, held_of
-from attnscope.errors import no_such_part
+from attnscope.base.errors import no_such_part
+from attnscope.base.text import shortened
+from attnscope.base.units import counted, listed, numbers_text, percent
+from attnscope.document.result import Check, Part, TensorResult, held_of, of_room
 from attnscope.masks.planes import Plane
-from attnscope.models.tokens import Token
-from attnscope.text import shortened
-from attnscope.units import counted, listed, numbers_text, percent
+from attnscope.model.run.tokens import Token
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from attnscope.document.blocks import Block
 
 NO_RULE = "no simple rule"
 """Stands for a mask whose pattern has no name."""
@@ -216,19 +214,9 @@ class AttentionMasks(TensorResult):
         layers = [each for mask in self.masks for each in mask.layers or ()]
         raise no_such_part(f"layer {layer}", [f"layer {each}" for each in layers], "these masks")
 
-    def document(self) -> list[Block]:
-        """Build a table with a row for each mask, their pictures, and checks."""
-        from attnscope.document.blocks import Plot
-        from attnscope.masks.document import document
-        from attnscope.masks.figure import draw_masks
-
-        return [*document(self), Plot(partial(draw_masks, result=self))]
-
     def save_tensors(self, path: Path, *, force: bool = False) -> int:
         """Write the masks to a file, a single one to a `.npy` file, too; return the size in bytes."""
-        from attnscope.masks.files import save_masks
-
-        return save_masks(self, path, force=force)
+        return of_room(AttentionMasks, "save_masks", "files")(self, path, force=force)
 
     def page(self) -> str:
         """Return a page of what a notebook shows."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import OptionError
+from attnscope.base.errors import OptionError
 from attnscope.masks.patterns import pattern_of
-from attnscope.masks.planes import EMPTY, FULL, PARTIAL, Plane
+from attnscope.masks.planes import EMPTY, FULL, PARTIAL, Plane, planes_of_matrix
 from attnscope.masks.result import AttentionMask, Blocks
+
+if TYPE_CHECKING:
+    import torch
 
 BLOCK = (128, 128)
 """The size of blocks of torch's `flex_attention` (`_DEFAULT_SPARSE_BLOCK_SIZE`)."""
@@ -20,11 +23,8 @@ def mask_of_planes(
 ) -> AttentionMask:
     """Return a mask with its counts.
 
-    Args:
-        planes: the keys that queries see.
-        sizes: `n_batch`, `n_head`, `n_Q` and `n_K`, where `n_head` is 1 if all heads share a mask.
-        block: the numbers of queries and keys in a block.
-        facts: further attributes of the mask.
+    `sizes` are those of `n_batch`, `n_head` (1 if all heads share a mask), `n_Q` and `n_K`; `facts` are
+    further attributes.
     """
     return AttentionMask(
         n_batch=sizes["n_batch"],
@@ -39,6 +39,12 @@ def mask_of_planes(
         planes=planes,
         **facts,
     )
+
+
+def mask_of_tensor(visible: torch.Tensor, block: tuple[int, int], **facts: Any) -> AttentionMask:
+    """Return the mask of a tensor `n_batch n_head n_Q n_K`, True where a query sees a key."""
+    sizes = dict(zip(("n_batch", "n_head", "n_Q", "n_K"), visible.shape, strict=True))
+    return mask_of_planes(planes_of_matrix(visible, sizes), sizes, block, **facts)
 
 
 def _total(planes: Sequence[Plane], numbers: Sequence[int]) -> int:
@@ -67,9 +73,6 @@ def _blocks(planes: Sequence[Plane], n_query: int, n_key: int) -> Blocks:
 
 def parse_block(block: str | int | Sequence[int] | None) -> tuple[int, int]:
     """Return the numbers of queries and keys in a block: `128`, or `128,64`.
-
-    Raises:
-        OptionError: it is something else.
 
     >>> parse_block(None), parse_block("64"), parse_block((128, 64))
     ((128, 128), (64, 64), (128, 64))

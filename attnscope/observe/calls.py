@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from attnscope import contracts
-from attnscope.errors import SourceError
+from attnscope.base.arguments import checked
+from attnscope.base.errors import SourceError
+from attnscope.observe import contracts
 from attnscope.observe.instrument.session import Session
 from attnscope.observe.trace import Trace
 
@@ -72,6 +73,7 @@ class trace:  # noqa: N801 - read as a verb
             return attnscope.inspect(target, *args, **options)
         return functools.partial(cls, **options) if target is None else super().__new__(cls)
 
+    @checked
     def __init__(
         self,
         target: Any,
@@ -126,8 +128,9 @@ class trace:  # noqa: N801 - read as a verb
     ) -> None:
         result.steps = list(recorder.steps)
         result.device = recorder.device
+        result.notices += dict.fromkeys(recorder.notes)
         if recorder.error is not None:
-            from attnscope.user_code.load import describe
+            from attnscope.base.tracebacks import describe
 
             result.set_tracing_error(describe(recorder.error), code_runs=code_runs)
         if result.steps:
@@ -140,6 +143,7 @@ class trace:  # noqa: N801 - read as a verb
             from attnscope.observe.diagnose.findings import findings_of_one_run
 
             result.findings = findings_of_one_run(result.steps, recorder.parts, watcher, result.sizes)
+            result.saw_softmax = watcher.saw_softmax
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the target, traced, and return what it returns."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from attnscope.document.result import Check, Finding, Part, Stats, TensorResult, held_of
-from attnscope.errors import OptionError, first_line, no_such_part
-from attnscope.text import shortened
-from attnscope.units import bytes_text, counted, listed, shape_text
+from attnscope.base.errors import OptionError, first_line, no_such_part
+from attnscope.base.text import shortened
+from attnscope.base.units import bytes_text, counted, listed, shape_text
+from attnscope.document.result import Check, Finding, Part, Stats, TensorResult, held_of, of_room
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,6 +112,9 @@ class Step(Part):
         file: the file of that line, unless that is the file of the traced code.
         times: how many times a loop computed it; `flops` and `bytes` are those of one iteration.
         depth: its depth in the stack of traced calls: 0 in the target itself.
+        inside: the function of torch that computes it, if it is a step of torch's own attention.
+        is_computed_beside: whether it is such a step that was computed beside the call, from the
+            arguments of the function, which need not have it in memory.
         why: a sentence that explains the tensor and its shape, if requested.
         stats: statistics of its values, if requested.
         tensor: the tensor itself, if requested.
@@ -133,6 +137,8 @@ class Step(Part):
     file: str | None = None
     times: int = 1
     depth: int = 0
+    inside: str | None = None
+    is_computed_beside: bool = False
     why: str | None = None
     stats: Stats | None = None
     tensor: Any = field(default=None, repr=False, compare=False)
@@ -140,7 +146,7 @@ class Step(Part):
     @property
     def owns_memory(self) -> bool:
         """Whether it owns memory: it is not a view, nor another name of a tensor."""
-        return not (self.view_of or self.same_as or self.members)
+        return not (self.view_of or self.same_as or self.members or self.is_computed_beside)
 
     @property
     def is_input(self) -> bool:
@@ -167,7 +173,7 @@ class Step(Part):
             OptionError: numpy has no such tensors (sparse, nested, quantized, on meta), or the tensor's
                 own class does not give its values.
         """
-        from attnscope.arrays import from_tensor
+        from attnscope.base.arrays import from_tensor
 
         if self.tensor is None:
             raise OptionError(f"the values of {self.name} cannot be read: its class does not allow it.")
@@ -186,6 +192,7 @@ class Trace(TensorResult):
     Attributes:
         title: the name of the function or module, such as `sdpa`.
         sizes: the size of each named axis, such as `{"n_batch": 3}`.
+        guessed: the names among them that are only customary: neither the user nor the code has them.
         options: other options that determine the numbers, such as `{"scale": 0.0884}`.
         device: the device it ran on; None in a dry run.
         dtype: the dtype of the inputs.
@@ -194,6 +201,7 @@ class Trace(TensorResult):
         conditions: conditions on sizes, found by running the code with others; None if it ran only once.
         checks: comparisons with references; None if nothing was compared.
         findings: likely mistakes; None if the trace was not searched for any.
+        saw_softmax: whether a softmax was among the operators that were searched for mistakes.
         notices: further sentences for the reader.
         crash: the exception that the code raised, if any.
         tracing_error: an exception that only tracing caused, if any: without it, the code runs. The
@@ -208,6 +216,7 @@ class Trace(TensorResult):
 
     title: str
     sizes: dict[str, int] = field(default_factory=dict)
+    guessed: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     device: str | None = None
     dtype: str | None = None
@@ -216,6 +225,7 @@ class Trace(TensorResult):
     conditions: list[Condition] | None = None
     checks: list[Check] | None = None
     findings: list[Finding] | None = None
+    saw_softmax: bool = True
     notices: list[str] = field(default_factory=list)
     crash: Crash | None = None
     tracing_error: str | None = None
@@ -245,9 +255,17 @@ class Trace(TensorResult):
             what = shortened(self.crash.disagreement or self.crash.error)
             parts.append(f"failed in line {self.crash.line}: {what}")
         elif self.findings is not None:
-            parts.append(counted(len(self.findings), "finding") if self.findings else "no findings")
+            found = counted(len(self.findings), "finding")
+            parts.append(found if self.findings else self.no_softmax or "no findings")
         parts += held_of(self.checks)
         return f"{shortened(self.title)}: {listed(parts)}"
+
+    @property
+    def no_softmax(self) -> str | None:
+        """What a trace without findings says of attention whose softmax was not among its operators."""
+        if self.saw_softmax or self.findings != [] or self.crash or self.tracing_error:
+            return None
+        return "no softmax was seen: nothing is known of the attention"
 
     def set_tracing_error(self, error: str, *, code_runs: bool) -> None:
         """Note that tracing failed, with a description of the exception.
@@ -273,9 +291,7 @@ class Trace(TensorResult):
 
     def document(self, *, numbers: bool = False) -> list[Block]:
         """Build a row for each tensor, a summary, and what is wrong; with `numbers`, all values."""
-        from attnscope.observe.document.document import document
-
-        return document(self, numbers=numbers)
+        return of_room(Trace, "document", "document.document")(self, numbers=numbers)
 
     def to_dict(self, *, numbers: bool = False) -> dict[str, Any]:
         """Return the record that `--format json` prints; with `numbers`, all values of every tensor."""
@@ -283,9 +299,7 @@ class Trace(TensorResult):
         for name in ("checks", "source"):  # None if not computed, but a list in version 1 of the record
             record[name] = record[name] or []
         if numbers:
-            from attnscope.observe.document.numbers import numbers_record
-
-            record["values"] = numbers_record(self)
+            record["values"] = of_room(Trace, "numbers_record", "document.numbers")(self)
         return record
 
     def tensors(self) -> Tensors:
@@ -298,3 +312,66 @@ class Trace(TensorResult):
         if not kept:
             raise OptionError(f"the trace of {self.title} kept no tensors.", hint="keep=True")
         return kept
+
+
+MAX_STEPS = 200
+"""The maximal number of steps in a loop body that is folded."""
+
+
+def fold_loops(steps: Sequence[Step]) -> list[Step]:
+    """Replace identical iterations of each loop by a single one.
+
+    Each step counts its iterations in `times`, and has the tensor of the last one. Nested loops
+    are folded from the inside out.
+
+    >>> from attnscope.observe.trace import Step
+    >>> def step(name):
+    ...     return Step(name, None, (2,), "float32", "…", 8)
+    >>> [(s.name, s.times) for s in fold_loops([step(name) for name in "x ab ab ab y".replace(" ", "")])]
+    [('x', 1), ('a', 3), ('b', 3), ('y', 1)]
+    """
+    result = list(steps)
+    length = 1
+    while length <= min(MAX_STEPS, len(result) // 2):
+        once = _fold_bodies(result, length)
+        length = length + 1 if len(once) == len(result) else 1
+        result = once
+    return result
+
+
+def _fold_bodies(steps: list[Step], length: int) -> list[Step]:
+    """Fold all loop bodies of one length."""
+    keys = [_iteration_key(step) for step in steps]
+    result: list[Step] = []
+    start = 0
+    while start < len(steps):
+        body, end = keys[start : start + length], start + length
+        while keys[end : end + length] == body and len(body) == length:
+            end += length
+        turns = (end - start) // length
+        if turns > 1:
+            last = steps[end - length : end]
+            result += [
+                replace(step, times=step.times * turns, tensor=latest.tensor)
+                for step, latest in zip(steps[start : start + length], last, strict=True)
+            ]
+            start = end
+        else:
+            result.append(steps[start])
+            start += 1
+    return result
+
+
+def _iteration_key(step: Step) -> tuple:
+    """Collect what must be equal for two steps to count as the same iteration."""
+    where = step.file, step.line, step.name, step.depth, step.times
+    return (
+        *where,
+        step.dims,
+        step.shape,
+        step.dtype,
+        step.bytes,
+        step.flops,
+        step.fresh_bytes,
+        step.strides,
+    )

@@ -8,7 +8,7 @@ from transformers.models.llama.modeling_llama import repeat_kv
 
 from attnscope.attention.heads import merge_heads, shared, split_heads
 from attnscope.attention.past import with_past
-from attnscope.errors import SizeError
+from attnscope.base.errors import SizeError
 
 size = st.integers(1, 4)
 

@@ -13,8 +13,8 @@ from attnscope.attention import mask_rules as masks
 from attnscope.attention import masks as textbook
 from attnscope.attention.mask_rules import fitted, parse_masks, style_of
 from attnscope.attention.positions import offset_of
-from attnscope.errors import AttnscopeError
-from attnscope.tensor_files import open_tensor
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.tensor_files import open_tensor
 
 SIZES = {"n_batch": 3, "n_head": 2, "n_Q": 4, "n_K": 5}
 

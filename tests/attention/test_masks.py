@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from profiles import examples
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from transformers import LlamaConfig, StaticCache
 from transformers.masking_utils import (
@@ -19,7 +18,8 @@ from transformers.masking_utils import (
 from attnscope.attention import masks
 from attnscope.attention.masks import filled, hidden, mask_of, masked
 from attnscope.attention.positions import offset_of, places
-from attnscope.errors import OptionError, SizeError
+from attnscope.base.errors import OptionError, SizeError
+from tests.profiles import examples
 
 SCORES = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 ALLOWED = torch.tensor([[True, False, True], [False, False, False]])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attnscope.attention.mha import MultiHeadAttention
-from attnscope.errors import SizeError
+from attnscope.base.errors import SizeError
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 sizes = st.integers(1, 6)
@@ -81,7 +81,7 @@ def test_scale_by_d_feat_divides_by_the_models_width():
 
 def test_batches_of_different_sizes_are_refused_not_mixed():
     mha = MultiHeadAttention(d_feat=8, n_head=2)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(SizeError, match="Q is 4×3×8, K is 2×3×8, V is 2×3×8, which do not fit together"):
         mha(torch.randn(4, 3, 8), torch.randn(2, 3, 8), torch.randn(2, 3, 8))
 
 

@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from attnscope.attention.rotary import rotary_angles, rotated
-from attnscope.errors import SizeError
+from attnscope.base.errors import SizeError
 
 
 @pytest.mark.parametrize("theta", [10000.0, 500000.0])

@@ -7,9 +7,10 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from models.tiny import random_weights
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from tests.model.run.tiny import random_weights
 
 SIZES = {
     "vocab_size": 50,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from auditing import code_under_audit as code
 
 import attnscope
-from attnscope.errors import OptionError, SourceError
+from attnscope.base.errors import OptionError, SourceError
+from tests.auditing import code_under_audit as code
 
 FILE = Path(code.__file__)
 
@@ -28,7 +28,7 @@ def test_a_mask_off_by_one_is_found_with_its_line():
     audit = attnscope.audit(code.Attention, init=["d_model=64", "h=8", "shift=1"], causal=True)
     evidence = audit["causal"].evidence
     assert evidence.influence.wrong == [(query, query + 1) for query in range(12)]
-    assert evidence.line.line == line_of("softmax(-1)\n".strip())
+    assert evidence.line.line == line_of(".tril(self.shift)")
 
 
 @pytest.mark.parametrize(("name", "expression"), [("mean", "x.mean(1, keepdim=True)")])
@@ -82,9 +82,45 @@ def test_padding_that_a_mask_hides_moves_nothing(name, status):
     assert audit["padding"].status == status
 
 
-def test_what_should_hold_must_be_said():
-    with pytest.raises(OptionError, match="nothing says which positions of mean"):
-        attnscope.audit(code.mean, inputs={"x": "2,11,8"})
+def shifted(after, before):
+    """Return code of which each position moves some after and before it."""
+
+    def code(x):
+        i = torch.arange(x.shape[1])
+        distance = i[:, None] - i
+        seen = (distance <= after) & (distance >= -before)
+        return seen.to(x) @ x
+
+    return code
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "words"),
+    [
+        (6, 0, "each position moves itself and later ones: causal"),
+        (2, 0, "each position moves itself and the next 2: causal, a window of 3"),
+        (0, 0, "each position moves itself alone"),
+        (6, 6, "each position moves every one: bidirectional"),
+        (0, 6, "each position moves itself and all before it"),
+        (1, 2, "each position moves itself, the next 2 before it and the next 1 after it"),
+        (-1, 6, "positions move earlier ones, in 21 pairs of 49"),
+    ],
+)
+def test_without_an_expectation_it_is_said_what_moves_what(after, before, words):
+    audit = attnscope.audit(shifted(after, before), torch.randn(2, 7, 8))
+    assert audit["influence"].status == "measured"
+    assert audit["influence"].found == audit.verdict == words
+    assert not audit.broken
+    assert not audit.undecided
+    assert audit["batch"].status == "holds"
+
+
+def test_without_an_expectation_each_output_is_described():
+    audit = attnscope.audit(lambda x: {"a": x.cumsum(1), "b": x * 2}, torch.randn(2, 7, 8))
+    assert audit.verdict == (
+        'in output["a"], each position moves itself and later ones: causal;'
+        ' in output["b"], each position moves itself alone'
+    )
 
 
 def test_another_number_of_keys_is_an_error():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from auditing import planted
 from transformers import AutoConfig, AutoModel
 
 import attnscope
@@ -12,7 +11,8 @@ from attnscope.auditing.models.subject import Texts
 from attnscope.auditing.of_model import probe_of
 from attnscope.auditing.options import Properties
 from attnscope.auditing.properties.causal import causal
-from attnscope.errors import ModelError
+from attnscope.base.errors import ModelError
+from tests.auditing import planted
 
 HELD = {
     "llama": "causal coverage padding packed batch cache kernels",
@@ -28,7 +28,7 @@ def statuses(audit: attnscope.Audit) -> dict[str, str]:
     return {each.name: each.status for each in audit.properties}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", HELD)
 def test_a_correct_model_has_every_property_that_it_promises(family):
     audit = attnscope.audit(planted.model(family))
@@ -47,7 +47,7 @@ def test_a_correct_model_holds_in_every_dtype(dtype):
     assert "undecided" not in statuses(audit).values()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox", "qwen3", "mistral"])
 def test_a_layer_without_its_mask_is_found(family):
     broken = attnscope.audit(planted.without_mask(planted.model(family), 2))["causal"]
@@ -56,7 +56,7 @@ def test_a_layer_without_its_mask_is_found(family):
     assert broken.evidence.line.expression.startswith("torch.nn.functional.scaled_dot_product")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("family", "wrong", "layer", "code"),
     [
@@ -76,6 +76,7 @@ def test_what_mixes_positions_is_found_with_its_line(family, wrong, layer, code)
     assert ("in training" in broken.found) == (wrong is planted.Normed)
 
 
+@pytest.mark.sweep
 def test_the_line_is_found_where_a_text_has_as_many_tokens_as_a_state_has_numbers():
     leaky = planted.insert(planted.model("llama"), 1, planted.LookAhead())
     for n in (leaky.config.hidden_size, 7):
@@ -91,6 +92,7 @@ def see_one_more(layer, args, output):
     return output
 
 
+@pytest.mark.sweep
 def test_a_single_pair_of_positions_that_leaks_is_found():
     model = planted.model("llama")
     assert attnscope.audit(model)["causal"].found.startswith("changing tokens from each of 60 positions")
@@ -101,6 +103,7 @@ def test_a_single_pair_of_positions_that_leaks_is_found():
     assert broken.evidence.influence.wrong == [(2, 3)]
 
 
+@pytest.mark.sweep
 def test_changed_texts_are_no_rows_of_a_batch_whose_rows_mix():
     class Mixed(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -119,6 +122,7 @@ def test_of_a_long_text_some_positions_are_changed_and_their_number_is_said():
     assert "from each of 126 positions on" in found
 
 
+@pytest.mark.sweep
 def test_a_mask_that_is_off_by_one_is_found_in_its_layer():
     wide = planted.with_mask(planted.model("llama"), 1, lambda seen: torch.ones_like(seen).tril(1))
     evidence = attnscope.audit(wide)["causal"].evidence
@@ -137,6 +141,7 @@ def test_keys_without_weight_are_found_in_their_layer():
     assert "query 4 does not see key 3 in layer 3" in broken.found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
 def test_a_window_that_one_kernel_ignores_is_found(kernel):
     with planted.window_ignored("mistral", kernel):
@@ -171,6 +176,7 @@ def test_positions_that_ignore_padding_and_the_cache_are_found():
     assert audit["causal"].status == "holds"
 
 
+@pytest.mark.sweep
 def test_a_mask_that_hides_a_real_token_is_named_and_not_the_positions():
     def shift(args, kwargs):
         mask = kwargs.get("attention_mask")
@@ -189,6 +195,7 @@ def test_a_mask_that_hides_a_real_token_is_named_and_not_the_positions():
     assert all(key == 5 for _, key in broken.evidence.influence.missing)
 
 
+@pytest.mark.sweep
 def test_packed_rows_without_a_block_mask_are_found_if_an_option_names_them():
     model = planted.rows_not_blocked(planted.model("qwen3"))
     assert attnscope.audit(model)["packed"].status == "not applicable"
@@ -200,6 +207,7 @@ def test_packed_rows_without_a_block_mask_are_found_if_an_option_names_them():
     ]
 
 
+@pytest.mark.sweep
 def test_options_say_what_a_model_should_be():
     audit = attnscope.audit(planted.model("bert"), causal=True)
     assert audit["causal"].status == "broken"
@@ -220,6 +228,7 @@ BOTH = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", BOTH)
 def test_a_window_in_both_directions_is_tested_in_every_layer_that_has_one(family):
     model = in_both_directions(family, **BOTH[family])
@@ -267,6 +276,7 @@ def test_a_window_whose_meaning_is_unknown_is_not_denied():
     assert "no layer has a window" in attnscope.audit(planted.model("bert"))["window"].source
 
 
+@pytest.mark.sweep
 def test_layers_of_a_kind_that_is_not_read_are_not_said_to_have_no_window():
     model = planted.model("llama")
     assert "no layer has a window" in attnscope.audit(model, length=17)["window"].source
@@ -275,6 +285,7 @@ def test_layers_of_a_kind_that_is_not_read_are_not_said_to_have_no_window():
     assert (found.status, found.source) == ("undecided", "layer_types[1]='hybrid_sliding'")
 
 
+@pytest.mark.sweep
 def test_that_tokens_of_images_were_not_tested_is_said():
     sizes = planted.SIZES | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 50}
     sizes |= {"global_head_dim": 8, "num_kv_shared_layers": 0, "sliding_window": 16}
@@ -286,6 +297,7 @@ def test_that_tokens_of_images_were_not_tested_is_said():
         assert any("tokens of an image" in each for each in audit.notices) == said
 
 
+@pytest.mark.sweep
 def test_a_window_longer_than_the_text_is_undecided():
     audit = attnscope.audit(planted.model("mistral", sliding_window=100))
     assert audit["window"].status == "undecided"
@@ -294,6 +306,7 @@ def test_a_window_longer_than_the_text_is_undecided():
     assert audit["window"].status == "holds"
 
 
+@pytest.mark.sweep
 def test_an_audit_leaves_the_model_as_it_was():
     model = planted.insert(planted.model("llama"), 1, planted.Normed())
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -304,6 +317,7 @@ def test_an_audit_leaves_the_model_as_it_was():
     assert not model.training
 
 
+@pytest.mark.sweep
 def test_a_window_that_only_the_cache_knows_is_found():
     """Moshi's layers see everything, and its cache forgets what is outside of the window."""
     model = planted.model("mistral")
@@ -314,6 +328,7 @@ def test_a_window_that_only_the_cache_knows_is_found():
     assert audit["window"].status == audit["cache"].status == "broken"
 
 
+@pytest.mark.sweep
 def test_a_short_text_gets_another_mask_and_is_tested_too():
     """Within a window, transformers passes no mask, and relies on the module's `is_causal`."""
     model = planted.model("mistral")
@@ -351,6 +366,7 @@ def test_a_model_that_is_not_deterministic_is_refused():
         attnscope.audit(planted.insert(planted.model("llama"), 1, Random()))
 
 
+@pytest.mark.sweep
 def test_positions_that_see_nothing_else_are_found_without_the_registry():
     config = AutoConfig.for_model("rembert", **planted.SIZES, input_embedding_size=36)
     model = AutoModel.from_config(config).eval()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnscope.auditing.measure.difference import difference, relative
-from attnscope.implementations.rounding import usual_size
+from attnscope.code.pairs.rounding import usual_size
 
 
 def runs(own: float, exact: float, rounding: float = 1e-7, dtype: torch.dtype = torch.float32):

@@ -4,10 +4,10 @@ import io
 import re
 
 import pytest
-from document.every_result import audit
 
 from attnscope.document.console import Terminal
 from attnscope.document.terminal import print_document
+from tests.document.every_result import audit
 
 
 def printed(result, width, *, terminal=True, colours=None, encoding="utf-8"):
@@ -49,7 +49,7 @@ def test_what_was_measured_is_beside_the_mask():
     ]
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("width", [20, 24, 30, 40, 60, 80, 120])
 @pytest.mark.parametrize("n", [7, 61, 300])
 def test_every_line_of_a_picture_fits(width, n):

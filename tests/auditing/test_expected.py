@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from auditing import planted
 
 import attnscope
-from attnscope.errors import OptionError, SizeError
+from attnscope.base.errors import OptionError, SizeError
+from tests.auditing import planted
 
 FILE, N, WIDTH = Path(__file__), 12, 4
 
@@ -66,7 +66,9 @@ def expectation(kind: str, folder: Path):
     return {
         "function": near,
         "name": f"{FILE}:near",
+        "returned": near_by_loops,
         "array": array,
+        "named in a list": [f"{FILE}:near"],
         "tensor": torch.tensor(array),
         "file": str(folder / "near.npy"),
         "several": [f"window:{N}", str(folder / "near.npy")],
@@ -77,18 +79,31 @@ def audited(code, expect) -> attnscope.Audit:
     return attnscope.audit(code, inputs={"x": f"B:2,T:{N},d:8"}, expect=expect)
 
 
-@pytest.mark.parametrize("kind", ["function", "name", "array", "tensor", "file", "several"])
+@pytest.mark.few(4)
+@pytest.mark.parametrize(
+    "kind", ["function", "name", "named in a list", "returned", "array", "tensor", "file", "several"]
+)
 def test_a_window_of_two_axes_can_be_stated_in_every_way(kind, tmp_path):
     audit = audited(patches, expectation(kind, tmp_path))
     assert audit["expect"].status == "holds"
     assert not audit.broken
 
 
+def same_size(n):
+    return torch.tensor(near_by_loops())[:n, :n]
+
+
+def test_a_guess_of_what_a_returned_mask_means_is_said():
+    audit = audited(patches, same_size)
+    assert audit["expect"].status == "holds"
+    assert "of same_size, that True is visible is a guess" in " ".join(audit.notices)
+
+
 def test_a_pair_too_many_is_found_with_its_line():
     found = audited(too_far, near)["expect"]
     assert found.status == "broken"
     assert found.found == "changing position 5 moves position 3; 1 such pairs"
-    assert found.evidence.line.expression == "scores.softmax(-1)"
+    assert found.evidence.line.expression == "torch.tensor(see)"
     assert found.evidence.influence.wrong == [(3, 5)]
     assert found.evidence.influence.missing == []
 
@@ -141,6 +156,7 @@ def test_every_layer_of_a_model_is_compared(expect, layer, words):
         assert found.evidence.influence.wrong or found.evidence.influence.missing
 
 
+@pytest.mark.sweep
 def test_the_layer_that_sees_another_key_is_named():
     def dead(seen: torch.Tensor) -> torch.Tensor:
         return seen & ((torch.arange(len(seen)) != 3) | torch.eye(len(seen), dtype=torch.bool))
@@ -157,11 +173,8 @@ def test_what_is_not_a_mask_cannot_be_expected(tmp_path):
     for module in (torch.nn.Linear, torch.nn.Linear(2, 3)):
         with pytest.raises(OptionError, match=r"^Linear is not a mask to expect"):
             audited(patches, module)
-    with pytest.raises(
-        OptionError, match=r"^near_by_loops is not a mask to expect, which is a function"
-    ) as caught:
-        audited(patches, near_by_loops)
-    assert "init" not in caught.value.hint
+    with pytest.raises(OptionError, match=r"^attend is not a mask to expect: attend takes x, see"):
+        audited(patches, attend)
     with pytest.raises(SizeError):
         audited(patches, np.ones((5, 5), bool))
     with pytest.raises(OptionError, match="differs between sequences or heads"):

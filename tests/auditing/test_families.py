@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from auditing import planted
-from models.families import FAMILIES, VIT
-from models.tiny import random_weights
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import attnscope
+from tests.auditing import planted
+from tests.model.run.families import FAMILIES, VIT
+from tests.model.run.tiny import random_weights
 
 LONGER = dict.fromkeys(
     ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions"), 128

@@ -4,12 +4,13 @@ import re
 
 import numpy as np
 import pytest
-from document.every_result import audit
 from PIL import Image
 
-from attnscope.errors import FileError
+from attnscope.base.errors import FileError
+from tests.document.every_result import audit
 
 
+@pytest.mark.sweep
 def test_a_figure_has_both_panels_tokens_and_marks(tmp_path):
     audit().save(tmp_path / "audit.svg")
     svg = (tmp_path / "audit.svg").read_text(encoding="utf-8")
@@ -20,6 +21,7 @@ def test_a_figure_has_both_panels_tokens_and_marks(tmp_path):
     assert not any("cache: parts differ" in text for text in texts)  # it has no picture
 
 
+@pytest.mark.sweep
 def test_marks_are_in_the_cells_that_are_wrong(tmp_path):
     result = audit()
     measured = result.properties[0].evidence.influence.measured
@@ -33,6 +35,7 @@ def test_marks_are_in_the_cells_that_are_wrong(tmp_path):
     assert places == [pytest.approx((2, 1)), pytest.approx((-1, 2))]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("suffix", ["png", "pdf"])
 def test_figures_of_long_texts_show_what_is_wrong(tmp_path, suffix):
     path = tmp_path / f"audit.{suffix}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from auditing import attention_with_inputs as code
 
 import attnscope
-from attnscope.errors import AttnscopeError, OptionError, SourceError
+from attnscope.base.errors import AttnscopeError, OptionError, SourceError
+from tests.auditing import attention_with_inputs as code
 
 X = {"x": "B:2,T:9,d:8"}
 MASK = {"mask": "B,T@bool"}
@@ -21,6 +21,7 @@ def status(target, inputs, name="causal", **options):
     return audit(target, inputs, **(options or {"causal": True}))[name].status
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("right", "wrong", "inputs"),
     [
@@ -41,6 +42,7 @@ def test_what_is_drawn_beside_the_text_neither_breaks_nor_hides_a_leak(right, wr
     assert len(found.evidence.influence.wrong) == n_pairs
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("target", "mask"),
     [(code.of_pairs_that_hide, "hidden=T,T@bool"), (code.of_pairs_added, "attn_bias=T,T")],
@@ -65,6 +67,7 @@ def test_a_query_that_sees_no_key_is_no_evidence():
     assert found.found == "query 0 sees no key in this input"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ["pad", "pad_mask", "src_mask", "tgt_mask", "valid", "shown"])
 @pytest.mark.parametrize("means_hidden", [False, True])
 def test_masks_are_found_by_use_whatever_they_are_called(name, means_hidden):
@@ -79,6 +82,7 @@ def test_masks_are_found_by_use_whatever_they_are_called(name, means_hidden):
     assert f"(True is {'padding' if means_hidden else 'real'})" in found.found
 
 
+@pytest.mark.sweep
 def test_padding_is_on_the_left_and_on_the_right():
     both = {"bidirectional": True, "padding": True}
     assert status(code.Padded, {"key_padding_mask": "B,T@bool"}, "padding", **both) == "holds"
@@ -87,13 +91,14 @@ def test_padding_is_on_the_left_and_on_the_right():
     assert found.found.startswith("padding on the left, which mask hides (True is real): changing")
 
 
+@pytest.mark.sweep
 def test_a_causal_module_that_ignores_its_mask_is_found_by_padding_on_the_left():
     assert status(code.hidden_keys, MASK, "padding", causal=True, padding=True) == "holds"
     found = audit(code.mask_ignored, MASK, causal=True, padding=True)["padding"]
     assert found.status == "broken"
     start = "padding on the left, whatever the values of mask mean: changing position 0 moves position"
     assert found.found.startswith(start)
-    assert found.evidence.line.expression.startswith("(x @ y.mT")
+    assert found.evidence.line is None, "its causal mask is right"
     wrong = found.evidence.influence.wrong
     assert {key for _, key in wrong} == {0, 1, 2}
     assert {query for query, _ in wrong} == set(range(3, 9))
@@ -108,6 +113,7 @@ def test_lengths_pad_on_the_right():
     assert status(code.by_length_one_more, lengths, "padding", **both) == "broken"
 
 
+@pytest.mark.sweep
 def test_each_of_two_masks_hides_the_positions_of_its_own_input():
     inputs = {"src": "B:2,S:7,d:8", "tgt": "B,T:9,d", "src_pad": "B,S@bool", "tgt_pad": "B,T@bool"}
     result = attnscope.audit(code.TwoMasks, inputs=inputs, causal=True, padding=True)
@@ -127,6 +133,7 @@ def test_a_boolean_input_that_hides_nothing_is_no_mask_unless_that_is_said():
         audit(code.flags, inputs, causal=True, mask_input=["other"])
 
 
+@pytest.mark.sweep
 def test_ones_and_zeros_that_are_added_do_not_pass_for_infinity():
     both = {"bidirectional": True, "padding": True}
     found = audit(code.mask_added, {"mask": torch.ones(2, 9)}, **both)["padding"]
@@ -146,6 +153,7 @@ def test_ones_and_zeros_that_are_added_do_not_pass_for_infinity():
         assert f"({meaning})" in found.found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("said", "added", "converted"),
     [
@@ -168,6 +176,7 @@ def test_a_value_that_hides_nothing_is_refused():
         audit(code.hidden_keys, MASK, padding=True, mask_input={"mask": float("-inf")})
 
 
+@pytest.mark.sweep
 def test_positions_names_an_input_or_an_axis():
     memory = {"memory": "B,S:9,d"}
     for name in ("x", "T"):
@@ -255,7 +264,7 @@ def test_code_that_needs_float32_is_audited_in_it():
     found = audit(code.Table, {}, init={"shift": 1}, causal=True)["causal"]
     assert found.status == "broken"
     assert 0 < found.evidence.rounding < 1e-5 < found.evidence.amount
-    assert found.evidence.line.expression.endswith("softmax(-1)")
+    assert found.evidence.line.expression.endswith(".tril(shift)")
 
 
 def test_what_rounding_may_explain_is_undecided():
@@ -293,6 +302,7 @@ def test_drawn_inputs_have_their_positions_where_some_move_others():
     assert right.notices[-1].startswith(start)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["MultiheadAttention", "TransformerEncoderLayer"])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_modules_of_pytorch_have_the_batch_first_or_second(name, batch_first):
@@ -380,6 +390,7 @@ def test_integers_beside_numbers_stay_as_they_are():
     assert attnscope.audit(code.by_depth, inputs=X | {"depth": "B,T<4"}, bidirectional=True).broken
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("fill", [-1e9, float("-inf")])
 def test_padding_that_sees_no_key_does_not_matter_unless_it_spreads_nan(fill):
     both = {"causal": True, "padding": True}

@@ -1,7 +1,8 @@
-"""The line of a leak is the first on which positions are mixed, not the attention before it."""
+"""The line of a leak is the one whose correction alone removes it; right code beside it has no leak."""
 
 from __future__ import annotations
 
+import inspect
 import random
 from pathlib import Path
 
@@ -14,13 +15,95 @@ import attnscope
 from attnscope.auditing.code import runs
 from attnscope.auditing.document import evidence_lines
 from attnscope.auditing.measure import finite, leak
-from attnscope.errors import SourceError
+from attnscope.base.errors import SourceError
+from tests.auditing import code_with_leaks
 
 LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
 
 
 def line_of(text: str) -> int:
     return next(number for number, line in enumerate(LINES, 1) if line.strip().startswith(text))
+
+
+def marked(cls: type) -> list[int]:
+    """Return the lines of a class of `code_with_leaks` that are its mistake."""
+    lines = Path(code_with_leaks.__file__).read_text(encoding="utf-8").splitlines()
+    own, first = inspect.getsourcelines(cls)
+    comments = [number for number, line in enumerate(lines, 1) if line.endswith(f"# {cls.__name__}")]
+    return comments + [first + i for i, line in enumerate(own) if line.rstrip().endswith("# LINE")]
+
+
+LEAKY = {
+    name: cls
+    for name, cls in vars(code_with_leaks).items()
+    if inspect.isclass(cls) and name not in ("Twin", "Base")
+}
+UNKNOWN = ("NormOverTime", "Flip", "TwoLeaks")
+"""Those that the correction of one line does not mend."""
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", LEAKY)
+def test_the_line_of_a_leak_is_right_or_none_is_named(name):
+    inputs = {"x": f"B:2,T:{8 if name == 'Windowed' else 9},d:12"}
+    right = attnscope.audit(LEAKY[name], init={"right": True}, inputs=inputs, causal=True)
+    assert right["causal"].status == "holds"
+    found = attnscope.audit(LEAKY[name], inputs=inputs, causal=True)["causal"]
+    assert found.status == "broken"
+    if name in UNKNOWN:
+        assert found.evidence.line is None
+        assert found.evidence.no_line == "its line is not known: no correction of one line removes it"
+    else:
+        lines = marked(code_with_leaks.Triu2 if name == "TwoLayers" else LEAKY[name])
+        assert [found.evidence.line.line] == lines
+        assert found.evidence.cause in evidence_lines(found)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("Triu2", "with the mask that is expected in its place, nothing moves that should not"),
+        ("Buffer", "future is the mask: with the mask that is expected in its place"),
+        ("Attribute", "plain is the mask: with the mask"),
+        ("Missing", "nothing hides scores before it: with the expected mask"),
+        ("After", "it hides weights, after their sum over all keys"),
+        ("Inverted", "the mask is as expected, and the keys that it hides keep weight"),
+        ("SoftmaxAxis", "with a softmax along the other axis, nothing moves that should not"),
+        ("Pooling", "what it reads moves as it should, and its result does not"),
+    ],
+)
+def test_the_evidence_says_what_the_correction_shows(name, cause):
+    found = attnscope.audit(LEAKY[name], inputs={"x": "B:2,T:9,d:12"}, causal=True)["causal"]
+    assert found.evidence.cause.startswith(cause)
+
+
+def test_a_mask_that_is_given_is_named():
+    def code(x, mask):
+        return (x @ x.mT).masked_fill(~mask, float("-inf")).softmax(-1) @ x
+
+    given = {"x": "B:2,T:9,d:12", "mask": torch.ones(9, 9).tril(1).bool()}
+    evidence = attnscope.audit(code, inputs=given, causal=True)["causal"].evidence
+    assert evidence.cause.startswith("mask is the mask: with the mask that is expected in its place")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"window": 3}, "near ="),
+        ({"expect": "window:2"}, "near ="),
+        ({"causal": True}, "near ="),
+    ],
+)
+def test_the_mask_of_a_window_is_named(options, line):
+    def code(x):
+        i = torch.arange(x.shape[1])
+        near = (i[:, None] - i).abs() < 5
+        return (x @ x.mT).masked_fill(~near, float("-inf")).softmax(-1) @ x
+
+    audit = attnscope.audit(code, inputs={"x": "B:2,T:9,d:12"}, **options)
+    [broken] = [each for each in audit.broken if each.name in (*options, "causal")]
+    assert broken.evidence.line.line == line_of(line)
 
 
 class Right(nn.Module):
@@ -74,13 +157,14 @@ class OneHead(Right):
         return self.out(self.merge(narrow @ v))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("h", [6, 9], ids=["6 heads", "as many heads as positions"])
 @pytest.mark.parametrize(
     ("code", "line"),
     [
         (Mixed, "return heads.reshape(B, T, h * d_head)"),
         (Folded, "return rows.reshape(B, T, h * d_head)"),
-        (OneHead, "narrow = (q @ k.mT)"),
+        (OneHead, "future[-1] = torch.ones"),
     ],
 )
 def test_the_line_is_where_positions_are_mixed(code, line, h):
@@ -90,10 +174,10 @@ def test_the_line_is_where_positions_are_mixed(code, line, h):
 
 
 @pytest.mark.parametrize("h", [6, 9])
-def test_a_wrong_mask_is_still_seen_in_the_weights(h):
+def test_a_wrong_mask_is_named_where_it_is_made(h):
     init = {"d": 36, "h": h, "shift": 2}
     audit = attnscope.audit(Right, init=init, inputs={"x": "B:2,T:9,d"}, causal=True)
-    assert audit["causal"].evidence.line.expression == "scores.softmax(-1)"
+    assert audit["causal"].evidence.line.expression == "torch.ones(T, T).triu(self.shift)"
     init["shift"] = 1
     audit = attnscope.audit(Right, init=init, inputs={"x": "B:2,T:9,d"}, causal=True)
     assert audit["causal"].status == "holds"
@@ -132,8 +216,8 @@ class ByHand(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         T = x.shape[1]
         scores = x @ x.mT
-        future = torch.ones(T, T).triu(self.shift).bool()
-        exponentials = scores.exp().masked_fill(future, 0.0)
+        later = torch.ones(T, T).triu(self.shift).bool()
+        exponentials = scores.exp().masked_fill(later, 0.0)
         total = exponentials.sum(-1, keepdim=True)
         return exponentials / total @ x
 
@@ -151,13 +235,14 @@ class Shifted(ByHand):
         return masses / normaliser @ x
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("code", "init", "line"),
     [
         (Convolved, {"d": 4, "late": 1}, "mixed = self.conv(padded)"),
         (Trimmed, {"d": 4, "late": 1}, "cut = longer[...,"),
-        (ByHand, {"shift": 2}, "total = exponentials.sum"),
-        (Shifted, {"shift": 2}, "normaliser = masses.sum"),
+        (ByHand, {"shift": 2}, "later = torch.ones(T, T).triu(self.shift)"),
+        (Shifted, {"shift": 2}, "past = torch.ones(T, T).tril(self.shift - 1)"),
     ],
 )
 def test_what_only_prepares_the_mixing_is_not_the_line(code, init, line):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from comparison.test_live_modules import Attention, Leaky
 
 from attnscope import AttnscopeError, audit
+from tests.code.compare.test_live_modules import Attention, Leaky
 
 GIVEN = [
     lambda x: ((x,), {}),
@@ -15,6 +15,7 @@ GIVEN = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("given", GIVEN)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_module_is_audited_with_given_tensors(given, dtype):

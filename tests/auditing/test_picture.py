@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from document.every_result import audit, influence
 
 from attnscope.auditing.picture import (
     MISSING,
@@ -17,6 +16,7 @@ from attnscope.auditing.picture import (
 )
 from attnscope.auditing.result import Influence
 from attnscope.document.grid.pooling import chunks
+from tests.document.every_result import audit, influence
 
 
 @pytest.mark.parametrize("most", [7, 3])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import attnscope
-from attnscope.auditing.code.softmaxes import depth_of
+from attnscope.auditing.code.softmaxes import depths_of
 from attnscope.observe.operators.tape import Tape
 
 
@@ -76,6 +76,7 @@ def audited(code, window: int) -> attnscope.Audit:
     return attnscope.audit(code, inputs={"x": "B:2,T:17,d:8"}, causal=True, window=window)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("code", [InSequential, ByName, Twice])
 def test_a_window_of_two_layers_reaches_twice_as_far(code):
     audit = audited(code, 3)
@@ -84,6 +85,7 @@ def test_a_window_of_two_layers_reaches_twice_as_far(code):
     assert audited(code, 2)["window"].status == "broken"
 
 
+@pytest.mark.sweep
 def test_heads_beside_each_other_are_one_layer():
     audit = audited(Heads, 3)
     assert audit["window"].status == audit["coverage"].status == "holds"
@@ -96,7 +98,7 @@ def test_the_layers_of_torch_are_counted(n_layer):
     model = nn.TransformerEncoder(layer, n_layer).eval()
     with torch.no_grad(), Tape() as tape:
         model(torch.randn(2, 5, 8))
-    assert depth_of(tape) == n_layer
+    assert max(depths_of(tape).values()) == n_layer
 
 
 def test_a_softmax_over_words_or_experts_is_not_a_layer():
@@ -104,7 +106,7 @@ def test_a_softmax_over_words_or_experts_is_not_a_layer():
     with torch.no_grad(), Tape() as tape:
         chosen = experts(x).softmax(-1)[..., :1] * x
         head(Layer()(head(chosen)[..., :8])).log_softmax(-1)
-    assert depth_of(tape) == 1
+    assert max(depths_of(tape).values()) == 1
 
 
 @pytest.mark.parametrize("times", [torch.mm, torch.matmul, lambda a, b: torch.tensordot(a, b, 1)])
@@ -112,4 +114,4 @@ def test_every_product_with_the_weights_is_a_layer(times):
     x = torch.randn(5, 8)
     with Tape() as tape:
         times(torch.softmax(times(x, x.T), -1), x)
-    assert depth_of(tape) == 1
+    assert max(depths_of(tape).values()) == 1

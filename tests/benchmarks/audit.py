@@ -1,6 +1,6 @@
 """What an audit costs, beside one forward pass of the same model on as many tokens.
 
-Run: python tests/benchmarks/audit.py [--length 61] [--repeats 3]
+Run: python -m tests.benchmarks.audit [--length 61] [--repeats 3]
 
 Models have the sizes of published ones, and random weights. Audit and forward pass alternate in one
 process, after one of each that does not count; both are medians. `passes` is what the audit itself counts;

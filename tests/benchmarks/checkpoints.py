@@ -1,6 +1,6 @@
 """What comparing two checkpoints costs: seconds, memory, and bytes read from the disk.
 
-Run: python tests/benchmarks/checkpoints.py [--layers 1 2 4] [--dtype bfloat16]
+Run: python -m tests.benchmarks.checkpoints [--layers 1 2 4] [--dtype bfloat16]
 
 Two checkpoints of the shape of Llama-70B (d_feat 8,192, 64 heads on 8 key/value heads, d_head 128), with
 random attention weights that differ in every value, and MLPs that nobody should read (holes in the
@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from attnscope import compare_checkpoints
-from attnscope.units import bytes_text
+from attnscope.base.units import bytes_text
 
 SHAPE = {"hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128}
 ATTENTION = {

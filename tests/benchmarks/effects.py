@@ -1,6 +1,6 @@
 """What the effects of all heads cost, beside a run of the model for each head, as one writes it by hand.
 
-Run: python tests/benchmarks/effects.py [--tokens 32 256] [--rounds 3] [--dtype float64]
+Run: python -m tests.benchmarks.effects [--tokens 32 256] [--rounds 3] [--dtype float64]
 
 The model has the shape of GPT-2 (12 layers, 12 heads, d_feat 768) and random weights. In each round, all ways
 run one after the other in one process; ratios are taken within a round.

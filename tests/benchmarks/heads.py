@@ -1,6 +1,6 @@
 """What measuring every head costs, beside the passes without it, and what it takes beside its plan.
 
-Run: python tests/benchmarks/heads.py [--long] [--plan [--layers N]]
+Run: python -m tests.benchmarks.heads [--long] [--plan [--layers N]]
 
 A model of Llama's shape with random weights (30 layers, 9 heads on 3 key heads, 64 wide, 49,152 tokens in its
 vocabulary) reads random tokens. Four ways to run it, each in a process of its own:
@@ -37,18 +37,15 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # for the words and the tokenizer of the tests
-
-from models.readers import WORDS, save_tokenizer
-
 from attnscope.attention.blocks import of_weights
-from attnscope.checkpoints.checkpoint import Checkpoint
-from attnscope.heads.batches import Encoded, TextBatch
-from attnscope.heads.measurer import HeadMeasurer, run
-from attnscope.heads.statistics import Accumulator
-from attnscope.models.heads.metrics import METRICS, AxisTokens, WeightRows
-from attnscope.models.memory_plan import needs_of, plan_run
-from attnscope.units import bytes_text
+from attnscope.base.units import bytes_text
+from attnscope.model.files.checkpoint import Checkpoint
+from attnscope.model.heads.batches import Encoded, TextBatch
+from attnscope.model.heads.measurer import HeadMeasurer, run
+from attnscope.model.heads.metrics import METRICS, AxisTokens, WeightRows
+from attnscope.model.heads.statistics import Accumulator
+from attnscope.model.run.memory_plan import needs_of, plan_run
+from tests.model.run.readers import WORDS, save_tokenizer
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 COMPARED = 2048
@@ -173,7 +170,7 @@ def in_a_process(way: str, n: int) -> tuple[float, int]:
 def in_a_command(folder: Path, n: int) -> tuple[int, int]:
     """Bytes that the plan of `attnscope heads` tells, and that it takes while it measures; in this process."""
     from attnscope.cli.app import main
-    from attnscope.models import memory_plan as plan
+    from attnscope.model.run import memory_plan as plan
 
     told: dict[str, int] = {}
     measure, plan_it = HeadMeasurer.measure, plan.plan_run
@@ -219,7 +216,7 @@ def print_planned(lengths: Sequence[int], n_layer: int) -> None:
 
 def of_a_process(*arguments: str) -> Any:
     """The last line of what this script prints in a process of its own."""
-    command = [sys.executable, __file__, *arguments]
+    command = [sys.executable, "-m", "tests.benchmarks.heads", *arguments]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(out.splitlines()[-1])
 

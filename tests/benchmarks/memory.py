@@ -1,4 +1,4 @@
-"""What `sdpa` and `mha` take of memory, beside their estimate. Run: python tests/benchmarks/memory.py [--all]
+"""What `sdpa` and `mha` take of memory, beside their estimate. Run: python -m tests.benchmarks.memory [--all]
 
 Each command runs in a process of its own, at 4,000 queries and 4,000 keys: first on some tokens, so that all
 is imported, then as it is. Its peak is the largest that the process was meanwhile, less what it was before
@@ -155,8 +155,8 @@ def write_files(n: int, files: Path) -> None:
 
 def run(line: list[str]) -> int:
     """Run a command; returns what it estimated."""
+    from attnscope.base.process import devices as drawn
     from attnscope.cli.app import main
-    from attnscope.process import devices as drawn
 
     estimates = []
     check = drawn.check_memory

@@ -1,4 +1,4 @@
-"""What a page costs, beside what BertViz's costs. Run: python tests/benchmarks/page.py [--long]
+"""What a page costs, beside what BertViz's costs. Run: python -m tests.benchmarks.page [--long]
 
 The bundled model reads documentation cut to 13, 128 and 512 tokens: 6 layers × 12 heads. For each, the size of
 the page, the time to make it, and, in Chromium: until it is opened and painted, and from a click on a head
@@ -22,11 +22,11 @@ import torch
 from playwright.sync_api import Browser, sync_playwright
 from transformers import AutoModel, AutoTokenizer
 
-from attnscope.checkpoints.checkpoint import find_checkpoint
+from attnscope.base.units import bytes_text
 from attnscope.document.page.page import page_html
-from attnscope.models.maps.result import AttentionMap, AttentionMaps
-from attnscope.models.tokens import Token
-from attnscope.units import bytes_text
+from attnscope.model.files.checkpoint import find_checkpoint
+from attnscope.model.maps.result import AttentionMap, AttentionMaps
+from attnscope.model.run.tokens import Token
 
 TEXT = Path(__file__).parents[2] / "docs" / "architecture.md"
 CLICKS = 24

@@ -1,4 +1,4 @@
-"""What recording costs a forward that is recorded. Run: python tests/benchmarks/recording.py
+"""What recording costs a forward that is recorded. Run: python -m tests.benchmarks.recording
 
 The tutorial's attention at the tutorial's sizes runs recorded and not, in turn, in one process; the
 ratio of each pair counts. It judges nothing: these are figures for docs/benchmarks.md.
@@ -16,7 +16,7 @@ import torch
 from attnscope.observe.diagnose.findings import Watcher
 from attnscope.observe.instrument.session import Session
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tracing" / "code"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "code" / "trace" / "code"))
 
 
 def seconds(call: Callable[[], object]) -> float:

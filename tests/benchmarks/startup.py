@@ -1,4 +1,4 @@
-"""How long people wait, beside what they would wait for anyway. Run: python tests/benchmarks/startup.py
+"""How long people wait, beside what they would wait for anyway. Run: python -m tests.benchmarks.startup
 
 Each command is run in turn with its yardstick, A B A B …, as whole processes. What counts is the ratio
 of each pair, so that a machine whose speed drifts slows both sides alike; the median is printed, with
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from attnscope.checkpoints.checkpoint import find_checkpoint
+from attnscope.model.files.checkpoint import find_checkpoint
 
 ATTNSCOPE = [str(Path(sys.executable).parent / "attnscope")]
 TORCH = [sys.executable, "-c", "import torch"]
@@ -31,7 +31,7 @@ print(attention.self.query.weight[:n], attention.self.key.weight[:n], attention.
 print(attention.output.dense.weight[:, :n])
 """,
 ]
-CODE = Path(__file__).parent.parent / "tracing" / "code"
+CODE = Path(__file__).parents[1] / "code" / "trace" / "code"
 TRACE = f"""
 trace {CODE / "tutorial_mha.py"}:MultiHeadedAttention --init d_feat=200 --init n_head=5
 --input Q=n_batch:128,n_Q:32,d_feat --input K=n_batch,n_K:48,d_feat --input V=n_batch,n_K,d_feat

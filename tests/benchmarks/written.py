@@ -1,6 +1,6 @@
 """What `attnscope.answer` costs, beside plain generation of the same text.
 
-Run: python tests/benchmarks/written.py [--tokens 8192] [--generate 200] [--repeats 5] [--only text]
+Run: python -m tests.benchmarks.written [--tokens 8192] [--generate 200] [--repeats 5] [--only text]
 
 text      a model of Llama's shape with random weights (8 layers, 12 heads on 4 key heads, 768 wide) reads a
           prompt of so many tokens, one for each byte, and writes; the prompt is divided into 20 segments
@@ -28,13 +28,10 @@ import torch
 import transformers
 from transformers.utils import logging
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tokenizers of the tests
-
-from answers.families import SPECIAL, picture, processor_with, tokenizer
-from answers.segments.tokenizers_of import tokenizer_of
-
 import attnscope
-from attnscope.units import bytes_text
+from attnscope.base.units import bytes_text
+from tests.model.answers.families import SPECIAL, picture, processor_with, tokenizer
+from tests.model.answers.segments.tokenizers_of import tokenizer_of
 
 N_SEGMENT = 20
 N_OF_PICTURE = 20
@@ -164,7 +161,7 @@ def peak(which: str, way: str, n_tokens: int, n: int) -> tuple[int, int]:
 
 def in_a_process(*arguments: object) -> tuple[int, int]:
     """The same in a process of its own."""
-    command = [sys.executable, __file__, "--peak", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.benchmarks.written", "--peak", *map(str, arguments)]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     whole, before = json.loads(out.splitlines()[-1])
     return whole, before

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser.chromium import path_of_chromium
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from attnscope.document.page.page import page_html
-from attnscope.models.heads.result import HeadRow, HeadTable
-from attnscope.models.maps.result import AttentionMap, AttentionMaps
-from attnscope.models.tokens import Token
+from attnscope.model.heads.result import HeadRow, HeadTable
+from attnscope.model.maps.result import AttentionMap, AttentionMaps
+from attnscope.model.run.tokens import Token
+from tests.browser.chromium import path_of_chromium
 
 SWITCHES = [
     "--headless",

@@ -8,13 +8,21 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from answers.examples import chat, long, one_picture, rows_of_segments, two_pictures, with_layers
 from PIL import Image
 
-import attnscope.answers.page
-from attnscope.answers.heat import density, segment_shares, shares
-from attnscope.answers.page import answer_page
-from attnscope.errors import SizeError
+import attnscope.model.answers.page
+from attnscope.base.errors import SizeError
+from attnscope.model.answers.heat import density, segment_shares, shares
+from attnscope.model.answers.page import answer_page
+from tests.model.answers.audio.test_spectrum import recorded
+from tests.model.answers.examples import (
+    chat,
+    long,
+    one_picture,
+    rows_of_segments,
+    two_pictures,
+    with_layers,
+)
 
 
 @pytest.fixture
@@ -76,6 +84,7 @@ def shade(page, selector):
     return float(page.locator(selector).evaluate("each => each.style.getPropertyValue('--w')"))
 
 
+@pytest.mark.sweep
 def test_a_word_shows_where_it_looks(opened):
     answer = one_picture(12)
     picture = answer.pictures[0]
@@ -99,6 +108,7 @@ def test_a_word_shows_where_it_looks(opened):
     shown(page, "all")
 
 
+@pytest.mark.sweep
 def test_the_picture_is_painted_where_the_weight_is(opened):
     """The canvas over the picture is opaque over the sun, and transparent over a dark corner."""
     page = opened(one_picture(12, query=1))
@@ -124,6 +134,7 @@ def test_parts_of_two_pictures_are_chosen(opened):
     assert re.match(r"picture 2 6\.3 % of the weight", page.locator("figcaption").nth(1).inner_text())
 
 
+@pytest.mark.sweep
 def test_a_patch_shows_which_words_read_it(opened):
     answer = one_picture(6)
     picture = answer.pictures[0]
@@ -174,6 +185,7 @@ def test_words_of_the_prompt_are_shaded_and_chosen(opened):
     )
 
 
+@pytest.mark.sweep
 def test_sinks_are_left_out_until_they_are_asked_for(opened):
     answer = one_picture(6, query=0)
     picture = answer.pictures[0]
@@ -204,6 +216,7 @@ def test_a_layer_is_chosen(opened):
     assert page.url.endswith("#layer=2")
 
 
+@pytest.mark.sweep
 def test_keys_lead_from_word_to_word_and_from_patch_to_patch(opened):
     answer = one_picture(6)
     page = opened(answer)
@@ -287,7 +300,7 @@ def test_bars_of_segments_are_the_shares_of_segments(opened):
     assert opened(chat()).locator("#between").count() == 0
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_fits_and_is_legible(opened, width, dark):
@@ -353,7 +366,7 @@ def test_layers_that_are_too_many_are_left_out_and_named(opened):
 def test_large_pictures_are_made_smaller(monkeypatch):
     answer = one_picture(6)
     picture = replace(answer.pictures[0], image=Image.new("RGB", (1500, 1000)))
-    monkeypatch.setattr(attnscope.answers.page, "ALL_PIXELS", 1024 * 768)
+    monkeypatch.setattr(attnscope.model.answers.page, "ALL_PIXELS", 1024 * 768)
     for n, side in ((1, 1024), (4, 543)):  # four pictures share as many pixels
         data = page_data(answer_page(replace(answer, pictures=[picture] * n)))
         content = b64decode(data["pictures"][0]["url"].partition(",")[2])
@@ -379,3 +392,33 @@ def test_a_notebook_shows_the_page_in_a_frame():
     assert html.count("<iframe") == 1
     assert 'sandbox="allow-scripts"' in html
     assert len(html) < 400_000
+
+
+@pytest.mark.sweep
+def test_a_recording_is_a_strip_of_seconds_to_scrub(opened):
+    answer = recorded()
+    page = opened(answer)
+    shown(page, "all")
+    strip = page.locator(".picture").bounding_box()
+    seconds = [
+        float(each.removesuffix(" s")) for each in page.locator(".seconds span").all_inner_texts()
+    ]
+    places = [each.bounding_box()["x"] for each in page.locator(".seconds span").all()]
+    expected = [strip["x"] + strip["width"] * second / 1.4 for second in seconds]
+    assert seconds[1] > 0
+    np.testing.assert_allclose(places, expected, atol=3)
+    at = [(strip["x"] + strip["width"] * second / 1.4, strip["y"] + 9) for second in (0.4, 0.66)]
+    page.mouse.move(*at[0])
+    page.mouse.down()
+    shown(page, "all", 20)
+    page.mouse.move(*at[1])
+    shown(page, "all", 33)
+    page.mouse.up()
+    assert page.locator("#detail-heading").inner_text() == "Which words read 0.66 s"
+    first = page.locator("#strongest tbody tr").first.inner_text()
+    assert first.startswith(f"{'abc'[answer.weights[:, 33].argmax()]} ")
+    page.keyboard.press("Escape")
+    shown(page, "all")
+    assert page.locator("#bars canvas").count() == 3
+    assert page.locator("#segments .word").count() == 0  # no label for each of the frames
+    assert page.locator("#ramp").bounding_box()["width"] >= 60

@@ -1,7 +1,8 @@
 """The page of an audit, in a browser: it says what is in the cell under the pointer."""
 
 import pytest
-from document.every_result import audit
+
+from tests.document.every_result import audit
 
 
 @pytest.fixture
@@ -25,6 +26,7 @@ def point_at(page, panel, row, column):
     return page.locator("[role=status]").inner_text()
 
 
+@pytest.mark.sweep
 def test_the_pointer_names_both_positions_and_the_amount(page):
     assert point_at(page, 0, 2, 3) == (
         "changing input 3 (word3) moves output 2 (word2) by 0.2 of the largest output, and should not"

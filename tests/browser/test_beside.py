@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from document.every_result import map_differences
 
-from attnscope.maps.changed_maps import SIDES, by_side
+from attnscope.model.maps.changed_maps import SIDES, by_side
+from tests.document.every_result import map_differences
 
 pytestmark = pytest.mark.sweep  # `test_page` stands for the browser by default
 

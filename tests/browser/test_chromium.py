@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from browser.chromium import NONE, path_of_chromium, print_skipped
+
+from tests.browser.chromium import NONE, path_of_chromium, print_skipped
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from browser.jupyterlab import jupyterlab
+
+from tests.browser.jupyterlab import jupyterlab
 
 PATH = Path(__file__).parents[2] / "docs" / "notebooks" / "real_model.ipynb"
 

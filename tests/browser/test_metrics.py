@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.models.heads.result import HeadRow
+from attnscope.model.heads.result import HeadRow
 
 pytestmark = pytest.mark.sweep  # `test_page` stands for the browser by default
 

@@ -1,7 +1,8 @@
 """What notebooks show, in a browser: rows that open, themes, and the page in its frame."""
 
 import pytest
-from document.every_result import every_result, maps
+
+from tests.document.every_result import every_result, maps
 
 pytestmark = pytest.mark.sweep  # `test_page` stands for the browser by default
 

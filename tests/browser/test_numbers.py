@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from browser.conftest import Opened
 
 from attnscope import attention_maps
+from tests.browser.conftest import Opened
 
 SENTENCE = "The cat sat on the mat."
 
@@ -35,6 +35,7 @@ def weighed():
     return attention_maps("minilm", SENTENCE, layers=5, heads=10, weigh="value", page=True)
 
 
+@pytest.mark.sweep
 def test_a_page_of_value_weighted_maps_switches_to_weights(opened_html, weighed):
     page = opened_html(weighed.page())
     largest = max(each.attention.max() for each in weighed.collected[0])
@@ -50,6 +51,7 @@ def test_a_page_of_value_weighted_maps_switches_to_weights(opened_html, weighed)
     page.until(f"Math.abs(Number(document.querySelector('#top').textContent) - {weights.max()}) < 1e-3")
 
 
+@pytest.mark.sweep
 def test_a_page_of_rollouts_names_layers(opened_html):
     page = opened_html(attention_maps("minilm", SENTENCE, rollout=True, page=True).page())
     assert page.text("#heading") == "Layers 0 to 5"

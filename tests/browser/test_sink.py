@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnscope.document.grid.pooling import Pooling
-from attnscope.models.tokens import Token
+from attnscope.model.run.tokens import Token
 
 pytestmark = pytest.mark.sweep  # `test_page` stands for the browser by default
 

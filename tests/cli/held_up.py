@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from attnscope.cli.app import entry
-from attnscope.heads import corpus_run
-from attnscope.heads.measurer import HeadMeasurer
+from attnscope.model.heads import corpus_run
+from attnscope.model.heads.measurer import HeadMeasurer
 
 
 def hold(folder, at):

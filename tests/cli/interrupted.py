@@ -1,6 +1,6 @@
 """Send Ctrl-C to commands at random moments, and count how they end.
 
-Run: python tests/cli/interrupted.py --signals 200
+Run: python -m tests.cli.interrupted --signals 200
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-CODE = Path(__file__).parents[1] / "tracing" / "code" / "tutorial_mha.py"
+CODE = Path(__file__).parents[1] / "code" / "trace" / "code" / "tutorial_mha.py"
 COMMANDS = {
     "help": ["--help"],
     "sdpa": ["sdpa", "--save", "values.npz"],

@@ -6,11 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from answers.families import family, picture
-from answers.writers import MESSAGES, writer
-from models.readers import save_reader, save_seer
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
+
+from tests.model.answers.families import family, picture
+from tests.model.answers.writers import MESSAGES, writer
+from tests.model.run.readers import save_reader, save_seer
 
 TEXT = "the cat sat . [1] the dog ran [2] the mat"
 
@@ -91,6 +92,7 @@ def test_every_format_shows_each_token(command, request):
     assert sum(line.startswith("|") for line in markdown.out.splitlines()) > 4
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", ["of_text", "of_picture"])
 def test_files_are_written(command, request, tmp_path):
     run = request.getfixturevalue(command)
@@ -136,7 +138,7 @@ def test_verify_has_an_exit_status(of_text, of_picture, monkeypatch):
         r = run("--verify")
         assert r.exit_status == 0, r.err
         assert "eager" in r.out
-    from attnscope.models import tolerance
+    from attnscope.model.run import tolerance
 
     monkeypatch.setattr(tolerance, "EAGER", -1.0)
     assert of_text("--verify").exit_status == 1

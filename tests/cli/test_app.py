@@ -22,7 +22,9 @@ COMMANDS = [
     "audit",
     "run",
     "bert",
-    "model",
+    "weights",
+    "maps",
+    "answer",
     "heads",
     "effects",
     "card",
@@ -70,7 +72,7 @@ def test_an_error_of_ours_is_a_traceback_not_a_friendly_line(monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("attnscope.textbook.compute.run", broken)
+    monkeypatch.setattr("attnscope.formula.compute.run", broken)
     with pytest.raises(ZeroDivisionError, match="ours"):
         main(["sdpa"])
 
@@ -82,6 +84,7 @@ def test_piped_output_is_plain_and_uncut():
     assert r.stderr == ""
 
 
+@pytest.mark.sweep
 def test_messages_end_their_lines_after_a_word_on_a_terminal():
     terminal = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "40", "TERM": "xterm-256color"}
     r = process("bert", "--layer", "0", "--head", "0", "--stats", env=terminal)
@@ -89,6 +92,7 @@ def test_messages_end_their_lines_after_a_word_on_a_terminal():
     assert max(map(len, r.stderr.splitlines())) <= 40
 
 
+@pytest.mark.sweep
 def test_colour_can_be_forced_and_forbidden():
     forced = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "100", "TERM": "xterm-256color"}
     forced.pop("NO_COLOR", None)
@@ -102,8 +106,9 @@ def test_a_closed_pipe_is_no_traceback():
     assert (r.stderr, r.returncode) in [("", 141), ("", 0)]  # 0: all was written before it closed
 
 
+@pytest.mark.sweep
 def test_interrupting_exits_130_without_a_traceback():
-    code = "from attnscope.cli import app; from attnscope.textbook import compute; compute.run = run"
+    code = "from attnscope.cli import app; from attnscope.formula import compute; compute.run = run"
     code = "import os, time\ndef run(*_, **__): os.write(1, b'it runs'); time.sleep(60)\n" + code
     code += "\nraise SystemExit(app.main(['sdpa']))"
     running = subprocess.Popen(
@@ -116,9 +121,16 @@ def test_interrupting_exits_130_without_a_traceback():
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each not in OF_THE_USERS_CODE])
+@pytest.mark.parametrize(
+    "command", [each for each in COMMANDS if each not in {*OF_THE_USERS_CODE, "answer"}]
+)
 def test_json_is_one_document_and_nothing_else(attnscope, command):
-    of_a_model = {"card": ["minilm"], "model": ["minilm"], "heads": ["minilm", "--text", "The cat sat."]}
+    of_a_model = {
+        "card": ["minilm"],
+        "weights": ["minilm"],
+        "heads": ["minilm", "--text", "The cat sat."],
+    }
+    of_a_model |= {"maps": ["minilm", "--text", "The cat sat."]}
     of_a_model |= {"mask": ["causal"], "effects": ["minilm", "--text", "A cat.", "--answer", "A dog."]}
     r = attnscope(command, *of_a_model.get(command, []), "--format", "json")
     assert r.json["schema"].startswith("attnscope.")

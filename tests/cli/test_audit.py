@@ -135,7 +135,6 @@ def test_a_model_on_a_text(attnscope):
         (["minilm", "--length", "600"], "minilm takes at most 512 tokens, and --length is 600"),
         (["minilm", "--sinks", "2"], "--sinks is for positions outside of a window"),
         (["code_here.py:same", "--text", "x", "--causal"], "--text is for models"),
-        (["code_here.py:same"], "nothing says which positions of same"),
         (["code_here.py:nope", "--causal"], "code_here.py has no nope"),
     ],
 )

@@ -52,7 +52,7 @@ def test_verify_holds_and_says_so(attnscope):
 
 
 def test_verify_exits_1_when_a_check_fails(attnscope, monkeypatch):
-    from attnscope.weights import verify as verify
+    from attnscope.model.weights import verify as verify
 
     monkeypatch.setattr(verify, "TOLERANCE", -1.0)
     r = attnscope("bert", "--verify", "--format", "json")

@@ -3,13 +3,12 @@
 import csv
 import io
 import json
-from dataclasses import replace
 
 import pytest
 from safetensors.torch import save_file
 
-from attnscope.model_card.anatomy import LayerCache
-from attnscope.model_card.parameters import SPECS
+from attnscope.model.card.anatomy import LayerCache
+from attnscope.model.families.table import FAMILIES
 
 LLAMA = {
     "model_type": "llama",
@@ -69,6 +68,7 @@ def test_layers_of_several_kinds_have_a_strip_and_a_row_each(attnscope, config):
     assert held["transformers, dynamic"] == 2 * 40 * (99 + 1000) * 3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_the_figure_has_a_line_for_the_need_and_for_each_engine(attnscope, config, tmp_path, suffix):
     path = tmp_path / f"cache{suffix}"
@@ -96,7 +96,7 @@ def test_the_lines_of_the_figure_are_what_is_needed_and_reserved(attnscope, conf
     from matplotlib.figure import Figure
 
     from attnscope import card, cards
-    from attnscope.model_card.figure import draw_card
+    from attnscope.model.card.figure import draw_card
 
     def lines(result):
         figure = Figure()
@@ -349,7 +349,8 @@ def test_verify_compares_the_parameters_with_a_model_without_values(attnscope, c
     counts = {each["part"]: (each["formula"], each["built"]) for each in r.json["parameter_checks"]}
     total = 3 * (layer + 3 * 48 * 50 + 2 * 48) + 2 * 48 * 70 + 48
     assert counts == {"attention": (3 * layer, 3 * layer), "all": (total, total)}
-    monkeypatch.setitem(SPECS, "llama", replace(SPECS["llama"], norms=3))
+    llama = FAMILIES["llama"]
+    monkeypatch.setitem(FAMILIES, "llama", llama._replace(parameters=llama.parameters._replace(norms=3)))
     r = attnscope("card", config(WHOLE), "--verify")
     assert r.exit_status == 1
     verdicts = [line.split()[:3] for line in r.out.splitlines() if line[:1] in ("✓", "✗")]
@@ -390,6 +391,15 @@ def test_a_device_bounds_one_more_token(attnscope, config):
     assert "bound by bandwidth: at least 2" in r.out
     assert "prefill of 1,024 tokens" in r.out
     assert "one more token" in r.out
+
+
+@pytest.mark.parametrize("value", ["int2", "int4", "2bit", "KIVI", "quantized", "hqq"])
+@pytest.mark.parametrize("option", ["--dtype", "--dtype-k", "--dtype-v"])
+def test_a_cache_of_groups_and_recent_tokens_is_refused_with_the_reason(attnscope, option, value):
+    r = attnscope("card", "minilm", option, value)
+    assert (r.exit_status, r.out) == (2, "")
+    assert f"'{value}' is not a dtype of keys and values: a cache such as KIVI's, or" in r.err
+    assert f"  try  {option} q4_0, the fewest bits that are counted" in r.err
 
 
 @pytest.mark.parametrize(

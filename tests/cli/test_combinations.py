@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
-from profiles import examples
+
+from tests.profiles import examples
 
 size = st.integers(1, 6)
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
@@ -99,7 +100,8 @@ def check(attnscope, command, arguments):
         )
         assert error[0].startswith("attnscope: error: ")
         assert len(error) <= 2
-        assert (real.out, of_dry) == ("", error)
+        assert (real.json, of_dry) == (dry.json, error)
+        assert real.json["error"]["message"] == error[0].removeprefix("attnscope: error: ")
         return
     assert real.exit_status == 0, (real.out, real.err)
     document, planned = real.json, dry.json

@@ -5,7 +5,8 @@ import io
 import json
 
 import pytest
-from comparison.code.styles import source
+
+from tests.code.compare.code.styles import source
 
 CORRECT = """
 import math
@@ -129,6 +130,15 @@ def test_backward_compares_gradients(attnscope, files):
         attnscope("compare", "right.py:attention", "sdpa", "--backward", "--format", "json").out
     )
     assert [each["status"] for each in record["gradients"]] == ["equal"] * 3
+
+
+@pytest.mark.parametrize(("flag", "name"), [("--page", "heads.html"), ("--plot", "heads.svg")])
+def test_a_drawing_of_code_is_refused_before_the_code_runs(attnscope, files, tmp_path, flag, name):
+    (tmp_path / "writes.py").write_text('open("ran", "w").close()\n' + CORRECT)
+    r = attnscope("compare", "writes.py:attention", "sdpa", flag, name)
+    assert (r.exit_status, r.out) == (2, "")
+    assert r.err == f"attnscope: error: {flag} is for two models, and one side is code.\n"
+    assert not (tmp_path / "ran").exists()
 
 
 def test_trace_verify_adds_the_comparison_as_a_check(attnscope, files):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from attnscope.cli import app
-from attnscope.models.heads.metrics import METRICS
+from attnscope.model.heads.metrics import METRICS
 
 HEAVY = ("torch", "transformers", "numpy", "huggingface_hub")
 SCRIPT = f"""
@@ -49,7 +49,7 @@ def model_folder(folder, layers=2, heads=3):
 
 def test_commands_and_options_are_completed(complete):
     assert complete("attnscope ") == list(app.COMMANDS)
-    assert complete("attnscope m") == ["mha", "model", "mask"]
+    assert complete("attnscope m") == ["mha", "maps", "mask"]
     assert complete("attnscope --ver") == ["--version"]
     assert complete("attnscope sdpa --mask") == [
         "--mask",
@@ -79,6 +79,7 @@ def test_values_are_completed(complete, line, values):
     assert complete(f"attnscope {line}") == values
 
 
+@pytest.mark.sweep
 def test_models_are_the_bundled_one_cached_ones_and_folders(complete, tmp_path):
     model_folder(tmp_path / "mine", layers=3)
     (tmp_path / "other").mkdir()

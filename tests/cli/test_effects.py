@@ -9,7 +9,6 @@ import sys
 
 import pytest
 import torch
-from models.readers import save_reader
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -18,7 +17,8 @@ from transformers import (
 )
 
 import attnscope as library
-from attnscope.head_effects.job import EffectJob
+from attnscope.model.effects.job import EffectJob
+from tests.model.run.readers import save_reader
 
 TEXT = "the cat sat on the mat because it was"
 
@@ -266,8 +266,10 @@ def test_a_record_is_read_back(attnscope, writer, tmp_path):
         (["--text", "the cat", "--columns", "direct"], "has no direct effects: contributions sum to a logit", None),
         (["--text", "the cat", "--position", "1", "--answer", "sat on"],
          "the answer is 2 tokens, which follow the whole text only.", "an answer of one token, or no --position"),
-        (["--text", "the cat", "--target", "a dog"], "--target is for encoder-decoder models", None),
-        (["--text", "the cat", "--memory", "1K"], "the gradient of", "--columns zero, which takes less; or a shorter text"),
+        (["--text", "the cat", "--target", "a dog"], "--target is for encoder-decoder models",
+         '--answer "…", which follows the text'),
+        (["--text", "the cat", "--corrupt", ""], "--corrupt is empty:", None),
+        (["--text", "the cat", "--memory", "1K"], "the gradient of", "--columns zero, which takes less; or a shorter text, or a higher --memory"),
         (["--text", "the cat", "--memory", "1K", "--columns", "zero"], "for 4 tokens besides its weights",
          "a shorter text; or more --memory, if available"),
     ],
@@ -283,13 +285,24 @@ def test_a_mistake_gets_a_clear_line(attnscope, writer, arguments, message, hint
     ("lines", "message"),
     [
         ("nonsense\n", "is not JSON: nonsense."),
-        ('{"answer": "x"}\n', "has no text."),
-        ('{"text": "the cat", "answer": {}}\n', "answer is {}, not a text."),
+        ('{"answer": "x"}\n', "has neither text nor ids."),
+        ('{"text": "the cat", "ids": [1, 2]}\n', "has both text and ids."),
+        ('7\n', "line 1 of {path} is 7, not an object."),
+        ('{"text": "the cat", "agianst": " dog"}\n',
+         "line 1 of {path} has a field 'agianst', which is none of text, ids, answer, against, corrupt, target."),
+        ('{"text": "the cat", "answer": true}\n', "answer is true, not a text, a number or token ids."),
+        ('{"text": "the cat", "answer": ["sat"]}\n', 'answer is ["sat"], not a text, a number or token ids.'),
+        ('{"text": "the cat", "answer": 700}\n', "line 1 of {path}: answer: there is no token 700"),
+        ('{"text": "", "answer": " sat"}\n', "line 1 of {path}: text is empty:"),
+        ('{"text": "the cat", "corrupt": ""}\n', "line 1 of {path}: corrupt is empty:"),
+        ('{"text": "the cat", "answer": {}}\n', "answer is {}, not a text, a number or token ids."),
         ("\n\n", "has no prompts."),
         ('{"text": "the cat", "answer": "sat"}\n{"text": "the cat", "answer": "sat on"}\n',
-         "has the metric logit, and line 2"),
+         "the metric of line 1 of {path} is a logit, and that of line 2 of {path} a log-probability"),
+        ('{"text": "the cat", "answer": "sat", "against": "ran"}\n{"text": "the cat", "answer": "sat"}\n',
+         "line 1 of {path} has against, and line 2 of {path} has not: their effects have no mean."),
         ('{"text": "the cat", "corrupt": "the dog"}\n{"text": "the cat"}\n',
-         "differ: one has a corrupted text, the other none."),
+         "line 1 of {path} has corrupt, and line 2 of {path} has not: their effects have no mean."),
     ],
 )  # fmt: skip
 def test_a_wrong_line_of_a_corpus_is_named(attnscope, writer, tmp_path, lines, message):
@@ -297,7 +310,7 @@ def test_a_wrong_line_of_a_corpus_is_named(attnscope, writer, tmp_path, lines, m
     path.write_text(lines)
     r = attnscope("effects", writer, "--corpus", path)
     assert (r.exit_status, r.out) == (2, "")
-    assert message in r.err
+    assert message.replace("{path}", str(path)) in r.err
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])

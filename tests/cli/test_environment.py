@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import attnscope as library
-from attnscope.errors import OptionError, OptionWarning
-from attnscope.process.files import write_file
+from attnscope.base.errors import OptionError, OptionWarning
+from attnscope.base.process.files import write_file
 
 SMALL = ("sdpa", "--batch", "1", "--nq", "2", "--nk", "2", "--dk", "2", "--dv", "2")
 

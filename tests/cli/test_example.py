@@ -207,6 +207,7 @@ def test_queries_keys_and_values_may_be_given_themselves(attnscope):
     assert [step["name"] for step in rows["steps"]] == ["Q", "K", "V", "scores", "attention", "out"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mask", ["causal", "[[1,0,0,0],[1,1,0,0],[1,1,1,0],[1,1,1,1]]"])
 def test_a_mask_hides_keys_in_every_form(attnscope, mask):
     r = attnscope("example", "--mask", mask)

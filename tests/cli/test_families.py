@@ -4,9 +4,9 @@ import json
 from shutil import copytree
 
 import pytest
-from models.tiny import save_tiny
 
 from attnscope import read_head
+from tests.model.run.tiny import save_tiny
 
 SHORT = "the cat sat"
 
@@ -26,7 +26,7 @@ def tiny(tmp_path_factory):
     return folder
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("more", [[], ["--verify"], ["--layer", "all", "--head", "all"]])
 @pytest.mark.parametrize(
     ("family", "where"), [("squeezebert", "layer 0"), ("prophetnet", "layer 0 of its encoder")]
@@ -51,7 +51,7 @@ def test_bert_refuses_scores_too(attnscope, tiny):
     assert "returns scores rather than weights" in r.err
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["paligemma", "aimv2"])
 @pytest.mark.parametrize("command", ["model", "heads"])
 def test_a_model_that_attends_otherwise_with_eager_attention_is_told_about(
@@ -72,7 +72,7 @@ def test_pooled_maps_tell_it_too(attnscope, tiny):
     assert "attends differently by default" in r.out
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", ["model", "heads"])
 @pytest.mark.parametrize("family", ["bert", "llama", "gemma3_text", "t5", "bloom"])
 def test_models_that_attend_alike_are_not_told_about(attnscope, tiny, family, command):
@@ -240,6 +240,7 @@ def test_values_from_before_a_bottleneck_are_read(attnscope, tiny):
     assert "d_in" in r.out
 
 
+@pytest.mark.sweep
 def test_what_rounding_alone_may_part_is_left_undecided(attnscope, tiny):
     """MobileBERT has no normalisation, so its layers amplify the rounding of fused and eager attention."""
     command = ["model", tiny("mobilebert"), "--text", "the cat sat on the mat"]
@@ -254,8 +255,8 @@ def test_what_rounding_alone_may_part_is_left_undecided(attnscope, tiny):
 
 
 def test_weights_that_do_not_follow_fail_whatever_rounding_does(attnscope, tiny, monkeypatch):
-    from attnscope.maps import verify
-    from attnscope.models.maps import capture as gallery
+    from attnscope.model.maps import capture as gallery
+    from attnscope.model.maps import verify
 
     right = gallery.weights_of
 

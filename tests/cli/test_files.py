@@ -55,7 +55,7 @@ def write(attnscope, here, monkeypatch):
 
     def run(writer, path, *more):
         if writer.startswith("whole"):  # written while they are computed, as those of long texts are
-            monkeypatch.setattr("attnscope.maps.memory.WHOLE", 0)
+            monkeypatch.setattr("attnscope.model.maps.memory.WHOLE", 0)
         command = list(WRITERS[writer])
         if command[0] == "run":  # what follows the script is its own, up to --watch
             command = ["run", "--to", path, *more, *command[1:-1]]
@@ -231,6 +231,7 @@ def test_pipes_and_devices_are_written_to_and_links_are_followed(
     assert len(os.listdir(folder)) == entries
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("writer", ["sdpa --save .npz", "heads --page .html", "run --to .txt"])
 def test_the_longest_name_that_a_disk_takes_is_written(tmp_path, write, writer):
     path = tmp_path / ("x" * (255 - len(suffix(writer))) + suffix(writer))
@@ -244,7 +245,7 @@ def test_a_full_disk_is_one_line_and_the_results_are_shown_all_the_same(
     write, full_disk, monkeypatch, writer
 ):
     room = SimpleNamespace(free=2**30)  # as before another process filled the disk
-    monkeypatch.setattr("attnscope.maps.matrix_file.disk_usage", lambda _: room)
+    monkeypatch.setattr("attnscope.model.maps.matrix_file.disk_usage", lambda _: room)
     there = os.listdir(full_disk)
     r = write(writer, named(full_disk, writer))
     assert_one_line(r, "No space left on device")
@@ -284,6 +285,7 @@ def test_comments_are_written_where_a_link_points_to(attnscope, here):
 # `run`, whose program comes first
 
 
+@pytest.mark.sweep
 def test_a_trace_that_cannot_be_written_after_all_is_shown_on_stderr(attnscope, here):
     program = here / "program.py"
     program.write_text(PROGRAM + "open('trace.txt', 'w').write('its own')\n")

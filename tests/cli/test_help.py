@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from answers.writers import MESSAGES, writer
-from models.planted import save_gpt2
 from typer.core import TyperOption
 
 import attnscope as attnscope_module
 from attnscope.cli.app import COMMANDS, Commands
 from attnscope.cli.command import MAX_OPTIONS
+from tests.model.answers.writers import MESSAGES, writer
+from tests.model.run.planted import save_gpt2
 
 OPTION = re.compile(r"^  (--?[\w-]+)", re.MULTILINE)
 ATTENTION = """
@@ -123,6 +123,13 @@ def test_a_common_option_is_one_that_exists_and_every_choice_is_named(command):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_that_takes_a_path_says_so(command):
+    for option in options_of(command):
+        if getattr(option.type, "name", "") == "file_name":
+            assert re.search("FILE|FOLDER|PATH", f"{option.metavar}"), option.opts
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_names_the_functions_that_do_the_same_in_python(attnscope, command):
     sentence = " ".join(attnscope(command, "--help").out.partition("In Python: ")[2].split())
     names = re.findall(r"attnscope\.(\w+)", sentence.partition(". ")[0])
@@ -137,6 +144,7 @@ def test_the_command_trace_and_the_function_trace_are_told_apart(attnscope):
     assert "`attnscope.trace` records a call that happens anyway" in attnscope_module.inspect.__doc__
 
 
+@pytest.mark.sweep
 def test_the_whole_help_of_all_commands(attnscope):
     whole = attnscope("--help-all").out
     assert all(f"Usage: attnscope {command} " in whole for command in COMMANDS)
@@ -184,7 +192,7 @@ def files(tmp_path, monkeypatch, minilm):
         sys.modules.pop(module, None)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("command", "example"), EXAMPLES, ids=lambda text: text[:60])
 def test_examples_run(attnscope, files, command, example):
     program, *words = shlex.split(example)

@@ -12,8 +12,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from models.readers import WORDS, save_reader
 from safetensors.torch import load_file, save_file
+
+from tests.model.run.readers import WORDS, save_reader
 
 FORMATS = ("table", "csv", "markdown", "json")
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -180,7 +181,7 @@ def checkpoint(tmp_path_factory):
 HOSTILE_TEXT = f"the {hostile(WORDS.index('cat'))} sat on {hostile(WORDS.index('dog'))}"
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(
     "more",
@@ -203,7 +204,7 @@ def test_tokens(show, checkpoint, format, more):
         )
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("format", FORMATS)
 def test_heads_of_a_corpus(show, checkpoint, tmp_path, format):
     corpus = tmp_path / for_a_path(hostile(12) + ".jsonl")
@@ -304,6 +305,7 @@ def test_code(show, tmp_path, format, monkeypatch):
     show("trace", f"{file}:fails", "--input", "x=n:3,d:4", "--format", format, status=1, name=False)
 
 
+@pytest.mark.few(1)
 def test_a_program_that_is_watched(show, tmp_path):
     file = tmp_path / "code.py"
     file.write_text(CODE + "\nimport torch\nfine(torch.ones(3, 4))\n")

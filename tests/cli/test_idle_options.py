@@ -4,8 +4,9 @@ import json
 
 import pytest
 import torch
-from models.readers import save_picture
 from safetensors.torch import save_file
+
+from tests.model.run.readers import save_picture
 
 SMALL = ["sdpa", "--nq", 3, "--nk", 4]
 MHA = ["mha", "--nq", 3, "--d-feat", 8, "--heads", 2]
@@ -14,7 +15,7 @@ HEADS = ["heads", "minilm", *TEXT, "--metrics", "entropy"]
 NO_TEXT = 'there is no text to attend in (--text "…")'
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("command", "idle", "why"),
     [
@@ -137,6 +138,7 @@ def test_a_diff_has_no_columns(attnscope, traced):
     assert "attnscope: --wide has no effect: a diff has no columns\n" in ran.err
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("format", ["table", "markdown"])
 def test_columns_of_a_map_are_none(attnscope, format):
     ran = attnscope("bert", *TEXT, "--wide", "--format", format)

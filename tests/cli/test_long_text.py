@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from models.readers import WORDS, save_reader
 
-from attnscope.maps import memory as map_memory
-from attnscope.process.budget import parse_size
+from attnscope.base.process.budget import parse_size
+from attnscope.model.maps import memory as map_memory
+from tests.model.run.readers import WORDS, save_reader
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +95,7 @@ def test_pooled_maps_are_pooled_whole_maps(attnscope, llama, file, shown):
             assert abs(np.array(each[kind]) - pooled(own["attention"], kind)).max() <= 1e-6
 
 
+@pytest.mark.sweep
 def test_maps_that_are_too_large_are_pooled_without_being_asked(attnscope, llama, file, monkeypatch):
     monkeypatch.setattr(map_memory, "WHOLE", 4 * 301 * 301)
     r = attnscope("model", llama, "--file", file)
@@ -109,6 +110,7 @@ def test_eight_thousand_tokens_are_too_many_for_a_whole_map():
     assert 4 * 8192**2 >= map_memory.WHOLE > 4 * 8191**2
 
 
+@pytest.mark.sweep
 def test_memory_is_kept_to(attnscope, llama, file, every_plan):
     r = attnscope("model", llama, "--file", file, "--pool", "max", "--memory", "1M")
     assert r.exit_status == 2
@@ -133,6 +135,7 @@ def test_more_memory_than_there_is_is_told(attnscope, llama, file):
     assert "--memory 900T is more than the free memory: cpu has" in r.err
 
 
+@pytest.mark.sweep
 def test_a_query_of_a_pooled_map_is_whole_in_every_format(attnscope, llama, file):
     command = ["model", llama, "--file", file, "--layer", 1, "--head", 2]
     row = attnscope(*command, "-f", "json").json["attention"][77]
@@ -163,6 +166,7 @@ def test_strongest_keys_of_a_pooled_map_are_those_of_the_whole_map(attnscope, ll
     assert tables[0].splitlines()[:5] == tables[1].splitlines()[:5]
 
 
+@pytest.mark.sweep
 def test_pooled_maps_are_saved_with_all_that_is_known(attnscope, llama, file, tmp_path, read_tensors):
     command = ["model", llama, "--file", file, "--pool", "mean"]
     one, all_ = tmp_path / "one.npz", tmp_path / "all.safetensors"
@@ -180,6 +184,7 @@ def test_pooled_maps_are_saved_with_all_that_is_known(attnscope, llama, file, tm
     assert "there is no 'row' in this pooled map." in wrong.err
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "pt"])
 def test_maps_that_are_too_large_for_memory_are_saved_whole(
     attnscope, llama, file, tmp_path, read_tensors, monkeypatch, suffix
@@ -202,7 +207,7 @@ def test_maps_that_are_too_large_for_memory_are_saved_whole(
 
 @pytest.mark.sweep
 def test_blocks_of_queries_make_the_same_file(attnscope, llama, file, tmp_path, monkeypatch):
-    from attnscope.models import memory_plan as plan
+    from attnscope.model.run import memory_plan as plan
 
     monkeypatch.setattr(map_memory, "WHOLE", 1000)
     command = ["model", llama, "--file", file, "--layer", 1, "--head", 2, "--save"]
@@ -229,6 +234,7 @@ def test_whole_maps_of_generated_tokens_are_saved(
     assert abs(whole["attention"] - streamed["attention"]).max() <= 1e-6
 
 
+@pytest.mark.sweep
 def test_a_file_of_maps_has_another_shape_only_on_request_and_says_so(
     attnscope, llama, file, tmp_path, read_tensors
 ):
@@ -260,11 +266,12 @@ def test_no_pooling_makes_whole_maps_of_any_size(attnscope, llama, file, tmp_pat
     assert "pooled to" not in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.sweep
 def test_a_page_of_whole_maps_that_no_browser_draws_is_refused_before_the_model_runs(
     attnscope, llama, file, tmp_path, monkeypatch
 ):
     from attnscope.document.page import page as pages
-    from attnscope.models import load as loading
+    from attnscope.model.run import load as loading
 
     monkeypatch.setattr(pages, "MAX_CANVAS", 300)
     page = tmp_path / "page.html"
@@ -293,7 +300,7 @@ def test_whole_maps_need_no_memory_where_only_a_file_needs_them(
     assert "151 × 151 cells" in r.out
     assert read_tensors(tmp_path / "whole.npz")["attention"].shape == (301, 301)
     r = attnscope(*command, "--force", "-f", "json", "--memory", "50M")
-    assert (r.exit_status, r.out) == (2, "")
+    assert (r.exit_status, r.json["error"]["status"]) == (2, 2)
     assert "whole maps and what is computed from them take 128.0 MiB, but --memory is 50M." in r.err
 
 
@@ -304,7 +311,7 @@ def test_a_run_that_fails_leaves_no_file_of_whole_maps(attnscope, llama, file, t
     command = ["model", llama, "--file", file, "--save", folder / "whole.npz"]
     assert "there is no query 400: queries are 0 to 300." in attnscope(*command, "--query", 400).err
     assert attnscope(*command, "--head", 9).exit_status == 2
-    monkeypatch.setattr("attnscope.maps.matrix_file.disk_usage", lambda path: Usage(1000))
+    monkeypatch.setattr("attnscope.model.maps.matrix_file.disk_usage", lambda path: Usage(1000))
     r = attnscope(*command)
     assert (r.exit_status, r.out) == (2, "")
     assert f"{folder / 'whole.npz'} takes 707.8 KiB while it is written, but its disk has" in r.err
@@ -318,6 +325,7 @@ class Usage:
         self.free = free
 
 
+@pytest.mark.sweep
 def test_pooled_maps_are_drawn_and_on_a_page(attnscope, llama, file, tmp_path):
     plot, page = tmp_path / "x.svg", tmp_path / "x.html"
     r = attnscope(
@@ -340,6 +348,7 @@ def test_generated_tokens_are_the_rows_of_a_pooled_map(attnscope, llama, file):
     assert np.allclose(own["attention"], largest, atol=1e-6)
 
 
+@pytest.mark.sweep
 def test_verify_compares_pooled_maps(attnscope, llama, file, monkeypatch):
     command = [
         "model",
@@ -356,8 +365,12 @@ def test_verify_compares_pooled_maps(attnscope, llama, file, monkeypatch):
     ]
     r = attnscope(*command)
     [check] = r.json["checks"]
-    assert (check["name"], check["ok"], r.exit_status) == ("2 pooled maps = eager's", True, 0)
-    from attnscope.maps.pool import CellPooler
+    assert (check["name"], check["ok"], r.exit_status) == (
+        "2 pooled maps = those of the model's own eager attention",
+        True,
+        0,
+    )
+    from attnscope.model.maps.pool import CellPooler
 
     right = CellPooler.add
     monkeypatch.setattr(
@@ -372,7 +385,10 @@ def test_verify_compares_pooled_maps(attnscope, llama, file, monkeypatch):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--steps", "--steps needs whole tensors of queries and keys, and these maps take 353.9 KiB."),
+        (
+            "--steps",
+            "the steps of a layer are whole tensors of queries and keys, and these maps take 353.9 KiB.",
+        ),
         ("--verify", "--verify needs whole maps of the model's own eager attention, and these"),
     ],
 )

@@ -16,11 +16,11 @@ from attnscope.document.terminal import print_document
 
 CAUSAL = """\
 mask: causal and --window 3
-n_Q 5 · n_K 5 · blocks of 128 × 128
+n_Q 5 · n_K 5
 
-visible                    pairs   share  full  partial  empty  saved
-─────────────────────────────────────────────────────────────────────
-causal, at most 3 keys  12 of 25  48.0 %     0        1      0  0.0 %
+visible                    pairs   share
+────────────────────────────────────────
+causal, at most 3 keys  12 of 25  48.0 %
 
   0
 0 ■ · · · ·
@@ -35,6 +35,100 @@ rows are queries, columns keys; ■ visible, · hidden
 def test_a_small_mask_is_drawn_pair_by_pair(attnscope):
     r = attnscope("mask", "causal", "--window", 3, "--nq", 5)
     assert (r.exit_status, r.err, r.out) == (0, "", CAUSAL)
+
+
+def test_blocks_are_counted_where_there_are_several(attnscope):
+    r = attnscope("mask", "causal", "--nq", 5, "--block", 2)
+    assert "n_Q 5 · n_K 5 · blocks of 2 × 2" in r.out
+    assert re.search(r"full +partial +empty +saved", r.out)
+    csv_text = attnscope("mask", "causal", "--nq", 5, "-f", "csv").out
+    assert next(csv.DictReader(io.StringIO(csv_text)))["partial"] == "1"
+
+
+def test_a_cache_may_be_empty(attnscope):
+    r = attnscope("mask", "causal", "--nq", 4, "--past", 0)
+    assert (r.exit_status, r.out) == (0, attnscope("mask", "causal", "--nq", 4).out)
+
+
+MASKS = """
+import numpy as np
+import torch
+
+
+def seen(size):
+    return torch.ones(1, size, size).triu(1).type(torch.uint8) == 0
+
+
+def future(size):
+    return torch.ones(size, size).triu(1).bool()
+
+
+def added(size):
+    return torch.full((size, size), float("-inf")).triu(1)
+
+
+def numbers(size):
+    return np.triu(np.ones((1, size, size)), k=1).astype("uint8")
+
+
+def near(size):
+    return (torch.arange(size)[:, None] - torch.arange(size)).abs() < 2
+
+
+def attend(x):
+    return x @ x.mT
+"""
+
+
+@pytest.fixture
+def masks_file(tmp_path):
+    (tmp_path / "masks.py").write_text(MASKS)
+    return tmp_path / "masks.py"
+
+
+@pytest.mark.parametrize("name", ["seen", "future", "added", "numbers"])
+def test_the_mask_that_a_function_of_a_size_returns_is_drawn(attnscope, masks_file, name):
+    for sizes in (("--nq", 6), ("--init", "size=6")):
+        record = json.loads(attnscope("mask", f"{masks_file}:{name}", *sizes, "-f", "json").out)
+        [mask] = record["masks"]
+        assert [row for [row] in mask["planes"][0]["visible"]] == [[0, i + 1] for i in range(6)]
+    text = attnscope("mask", f"{masks_file}:{name}", "--nq", 6).out
+    meaning = {"seen": "True is visible", "future": "True hides", "numbers": "1 hides"}.get(name)
+    assert ("or else a query would see no key" in text) == (meaning is not None)
+    assert meaning is None or meaning in text
+
+
+def test_a_guess_of_what_a_boolean_means_is_said_and_can_be_stated(attnscope, masks_file):
+    plain = attnscope("mask", f"{masks_file}:near", "--nq", 5).out
+    assert "that True is visible is a guess: --hides 1 says otherwise" in plain
+    stated = attnscope("mask", f"{masks_file}:near", "--nq", 5, "--hides", 1).out
+    assert "guess" not in stated
+    assert "13 of 25" in plain
+    assert "12 of 25" in stated
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("added", "--nq", 4, "--hides", 1), "returns numbers to add"),
+        (("near", "--nq", 4, "--hides", 2), "--hides is 2"),
+        (("attend", "--nq", 4), "attend takes x"),
+    ],
+)
+def test_what_returns_no_mask_of_zeros_and_ones_is_explained(attnscope, masks_file, arguments, words):
+    r = attnscope("mask", f"{masks_file}:{arguments[0]}", *arguments[1:])
+    assert r.exit_status == 2
+    assert words in r.err
+
+
+@pytest.mark.parametrize("rule", ["window:2,2", "window:1,1"])
+def test_a_table_fits_a_terminal_of_80_columns(attnscope, monkeypatch, rule):
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm-256color"}.items():
+        monkeypatch.setenv(name, value)
+    out = attnscope("mask", rule, "--nq", 4, "--nk", 8, "--align", "bottom-right", "--block", 2).out
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", out).splitlines()
+    assert "2 × 2" in out
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_large_mask_is_drawn_in_cells(attnscope):
@@ -176,6 +270,7 @@ def test_a_check_that_fails_has_status_1(attnscope, monkeypatch):
     assert "FAILS" in r.out
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("width", [40, 60])
 def test_lines_fit_a_narrow_terminal(width):
     file = io.StringIO()

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from attnscope.errors import is_out_of_memory
+from attnscope.base.errors import is_out_of_memory
 
 GIB = 2**30
 LARGE = 2**62
@@ -107,22 +107,23 @@ def test_what_could_not_be_had_is_named(attnscope, monkeypatch):
     assert "running sdpa on cpu: 512.0 PiB more could not be allocated." in attnscope("sdpa").err
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("command", "doing", "place"),
     [
-        (["bert", "--text", "a cat"], "loading minilm", "attnscope.checkpoints.tensors.open_weights"),
+        (["bert", "--text", "a cat"], "loading minilm", "attnscope.model.files.tensors.open_weights"),
         (
             ["bert", "--text", "a cat"],
             "running minilm on cpu",
-            "attnscope.models.maps.collect.collect_maps",
+            "attnscope.model.maps.collect.collect_maps",
         ),
         (
             ["heads", "minilm", "--text", "a cat"],
             "loading minilm",
-            "attnscope.checkpoints.tensors.open_weights",
+            "attnscope.model.files.tensors.open_weights",
         ),
         (["scaling"], "measuring scores", "attnscope.attention.scaling.measure"),
-        (["example"], "computing the example", "attnscope.textbook.example.worked_example._worked_out"),
+        (["example"], "computing the example", "attnscope.formula.example.worked_example._worked_out"),
     ],
 )
 def test_every_command_says_what_it_was_doing(attnscope, monkeypatch, command, doing, place):
@@ -167,6 +168,7 @@ def test_a_users_own_code_without_memory_is_shown_as_a_crash(attnscope, tmp_path
     assert "RuntimeError" in r.out + r.err
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce ulimit -v")
 def test_a_run_under_a_limit_ends_in_two_lines():
     limit = 900 * 2**20
@@ -192,7 +194,7 @@ def little_memory(monkeypatch):
 
     free = type("Memory", (), {"available": 50 * 2**20})()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    loads = "attnscope.models.load.load_model"
+    loads = "attnscope.model.run.load.load_model"
     monkeypatch.setattr(loads, lambda *_, **__: pytest.fail("weights were loaded"))
 
 
@@ -206,7 +208,7 @@ def test_weights_that_have_no_room_are_not_loaded(attnscope, little_memory, comm
 
 
 def test_maps_beside_the_weights_count(attnscope, little_memory, monkeypatch):
-    monkeypatch.setattr("attnscope.maps.memory.bytes_of_whole", lambda *_: 20 * 2**20)
+    monkeypatch.setattr("attnscope.model.maps.memory.bytes_of_whole", lambda *_: 20 * 2**20)
     r = attnscope("bert", "--text", "a cat", "--dtype", "bfloat16")
     assert (r.exit_status, r.out) == (2, "")
     assert "the weights of minilm take 43.3 MiB and maps 20.0 MiB, but cpu has 50.0 MiB free." in r.err
@@ -224,7 +226,7 @@ def test_what_runs_beside_the_weights_counts(
     attnscope, little_memory, monkeypatch, tmp_path, command, what
 ):
     """The weights fit into memory, and so does the run alone, but not both together."""
-    from attnscope.checkpoints import tensors as weights
+    from attnscope.model.files import tensors as weights
 
     monkeypatch.setattr(weights, "bytes_of_weights", lambda *_: 50 * 2**20 - 10)
     monkeypatch.chdir(tmp_path)
@@ -242,8 +244,8 @@ def test_what_runs_beside_the_weights_counts(
 def test_the_size_of_weights_is_what_they_take(tmp_path, max_shard_size, itemsize, bytes_of_number):
     from transformers import BertConfig, BertModel
 
-    from attnscope.checkpoints.checkpoint import find_checkpoint
-    from attnscope.checkpoints.tensors import bytes_of_weights
+    from attnscope.model.files.checkpoint import find_checkpoint
+    from attnscope.model.files.tensors import bytes_of_weights
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 99}
     model = BertModel(BertConfig(**sizes, intermediate_size=32, max_position_embeddings=8))
@@ -253,8 +255,8 @@ def test_the_size_of_weights_is_what_they_take(tmp_path, max_shard_size, itemsiz
 
 
 def test_of_a_pickle_its_files_size_is_taken(tmp_path):
-    from attnscope.checkpoints.checkpoint import find_checkpoint
-    from attnscope.checkpoints.tensors import bytes_of_weights
+    from attnscope.model.files.checkpoint import find_checkpoint
+    from attnscope.model.files.tensors import bytes_of_weights
 
     torch.save({"x": torch.zeros(1000)}, tmp_path / "pytorch_model.bin")
     assert 4000 < bytes_of_weights(find_checkpoint(str(tmp_path))) < 8000

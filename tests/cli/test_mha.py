@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from profiles import examples
 from safetensors.torch import load_file
 
 from attnscope.attention.mha import MultiHeadAttention
+from tests.profiles import examples
 
 STEPS = (
     "Q K V Q_feat K_feat V_feat Q_split K_split V_split scores attention x_raw x_rsh1 x_rsh2 x".split()
@@ -75,6 +75,7 @@ def test_the_slip_in_the_scale_is_told(attnscope):
     assert "!" not in attnscope("mha").out
 
 
+@pytest.mark.sweep
 @given(data=st.data())
 @examples(6, 40, ignoring=[HealthCheck.function_scoped_fixture])
 def test_a_dry_run_shows_the_rows_of_the_real_run(assert_same_rows, data):

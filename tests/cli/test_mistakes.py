@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.core import TyperOption
 
+from attnscope.base.suggestions import EXAMPLES, SYNONYMS, likely_target
+from attnscope.base.text import nearest
 from attnscope.cli.app import COMMANDS, KEYWORDS, Commands
-from attnscope.suggestions import EXAMPLES, SYNONYMS, likely_target
-from attnscope.text import nearest
 
 NOTHING = "attnscope --help"
 FLAGS = {
@@ -38,16 +38,16 @@ class SelfAttention(nn.Module):
 @pytest.mark.parametrize(
     ("word", "hint"),
     [
-        ("traec", "attnscope trace"),
-        ("heeds", "attnscope heads"),
+        ("traec", "attnscope trace --nq 3"),
+        ("heeds", "attnscope heads --nq 3"),
         ("attn", "attnscope sdpa, attnscope mha or attnscope trace"),
         ("attention", "attnscope sdpa, attnscope mha or attnscope trace"),
-        ("multihaed", "attnscope mha"),
+        ("multihaed", "attnscope mha --nq 3"),
         ("model.py:Attention", "attnscope trace model.py:Attention --nq 3"),
         ("torch.nn:Linear", "attnscope trace torch.nn:Linear --nq 3"),
         ("train.py", "attnscope run --watch FILE.py:CLASS train.py --nq 3"),
-        ("minilm", "attnscope model minilm --nq 3"),
-        ("google/bert", "attnscope model google/bert --nq 3"),
+        ("minilm", "attnscope weights minilm --nq 3"),
+        ("google/bert", "attnscope weights google/bert --nq 3"),
         ("nq", NOTHING),
         ("bogus", NOTHING),
     ],
@@ -58,7 +58,7 @@ def test_an_unknown_command_suggests_a_command(attnscope, word, hint):
     assert r.err == f"attnscope: error: there is no command {word!r}.\n  try  {hint}\n"
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
@@ -129,11 +129,11 @@ def test_no_command_has_an_option_that_is_a_synonym_of_another_of_its_own_option
     [
         (
             "sdpa --layer 0",
-            "mha, mask, compare, bert, model, effects and heads have",
+            "mha, compare, mask, bert, maps, answer, weights, effects and heads have",
             "attnscope mha --help",
         ),
         ("mha --layout rows", "sdpa, compare and example have", "attnscope sdpa --help"),
-        ("heads minilm --query 3", "bert, model, sdpa and example have", "attnscope bert --help"),
+        ("heads minilm --query 3", "bert, maps, answer, sdpa and example have", "attnscope bert --help"),
         ("sdpa --search", "trace has", "attnscope trace --help"),
         ("--nq 3", "sdpa, mha, scaling and mask have", "attnscope sdpa --nq 3"),
     ],
@@ -146,6 +146,7 @@ def test_an_option_of_another_command_names_the_commands(attnscope, line, others
     assert r.err == (f"attnscope: error: {name} has no option {flag}; {others} it.\n  try  {hint}\n")
 
 
+@pytest.mark.few(47)
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
@@ -205,6 +206,11 @@ def test_an_option_of_another_command_names_the_commands(attnscope, line, others
         ("sdpa --nq 2.0", "--nq is '2.0', but takes a whole number.", "--nq 2"),
         ("bert --top x", "--top is 'x', but takes a whole number.", "--top 3"),
         (
+            "model minilm --text a --generate 20,",
+            "--generate is '20,', but takes a whole number.",
+            "--generate 20",
+        ),
+        (
             "sdpa --mask causal,window:3",
             "'causal,window:3' is 2 masks, and each needs a --mask.",
             "--mask causal --mask window:3",
@@ -244,7 +250,6 @@ def test_an_option_of_another_command_names_the_commands(attnscope, line, others
             "Q, K and V belong together, and there is no --k and no --v.",
             '--k "[[1,2],[3,4]]" --v "[[1,2],[3,4]]"',
         ),
-        ("help sdpa", "there is no command 'help'.", "attnscope sdpa --help"),
         ("trace a.py attend", "trace does not expect 'attend'.", "attnscope trace a.py:attend"),
         (
             "trace torch.nn.Linear",
@@ -254,7 +259,7 @@ def test_an_option_of_another_command_names_the_commands(attnscope, line, others
         (
             "run --lr 3 x.py -v",
             "run has no option --lr.",
-            "attnscope run x.py --lr 3 -v, if it is the script's",
+            "attnscope run --watch FILE.py:CLASS x.py --lr 3 -v, if it is the script's",
         ),
         ("run a.py:A x.py", "--watch is missing.", "attnscope run --watch a.py:A x.py"),
         ("sdpa causal", "sdpa does not expect 'causal'.", "--mask causal"),
@@ -276,7 +281,7 @@ def test_a_mistake_says_what_is_wrong_and_what_to_do(attnscope, line, message, h
     assert r.err == f"attnscope: error: {message}\n  try  {hint}\n"
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_without_its_value_has_an_example_that_parses(attnscope, command):
     """Sizes and texts that the library checks later may still be refused there."""

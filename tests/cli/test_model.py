@@ -11,8 +11,6 @@ from shutil import copytree
 import numpy as np
 import pytest
 import torch
-from models.hub import Hub, serving
-from models.readers import changed_weights, save_picture, save_reader, save_seer, save_tokenizer
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
@@ -25,6 +23,9 @@ from transformers import (
     BertModel,
     T5EncoderModel,
 )
+
+from tests.model.run.hub import Hub, serving
+from tests.model.run.readers import changed_weights, save_picture, save_reader, save_seer, save_tokenizer
 
 
 class T5EncoderModelForTests:
@@ -62,6 +63,7 @@ def test_bert_is_model_with_a_default(attnscope):
     assert attnscope("bert", "--model", "minilm").out == attnscope("model", "minilm").out
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("layer", "head"), [(0, 0), (3, 7), (5, 11)])
 def test_json_holds_the_models_own_weights(attnscope, minilm, layer, head):
     r = attnscope("bert", "--layer", layer, "--head", head, "--text", TEXT, "--format", "json")
@@ -87,6 +89,7 @@ def test_all_heads_in_one_record(attnscope, minilm):
         assert abs(np.array(each["attention"]) - own).max() < 1e-5
 
 
+@pytest.mark.sweep
 def test_no_cell_of_csv_is_a_formula_to_a_spreadsheet(attnscope):
     command = ["bert", "--text", "= + - @ cat", "-f", "csv"]
     for more in ([], ["--top", 2], ["--pool", "max"], ["--query", 1]):
@@ -137,6 +140,7 @@ def test_a_pair_has_segments(attnscope, minilm):
     assert abs(np.array(r.json["attention"]) - theirs.numpy()).max() < 1e-5
 
 
+@pytest.mark.sweep
 def test_top_lists_the_strongest_keys(attnscope):
     r = attnscope("bert", "--text", TEXT, "--layer", 2, "--head", 5, "--top", 2)
     assert r.exit_status == 0
@@ -148,6 +152,7 @@ def test_top_lists_the_strongest_keys(attnscope):
     assert f"{sorted(weights)[-2]:.2f}" in row
 
 
+@pytest.mark.sweep
 def test_top_and_query_are_in_every_format(attnscope):
     command = ["bert", "--text", "it was tired", "--layer", 2]
     whole = attnscope(*command, "-f", "json").json
@@ -166,6 +171,7 @@ def test_top_and_query_are_in_every_format(attnscope):
     assert attnscope(*command, "--top", 2, "-f", "csv").out.count("\n") == 1 + 5
 
 
+@pytest.mark.sweep
 def test_query_shows_one_row(attnscope):
     r = attnscope("bert", "--text", TEXT, "--query", 2)
     assert "query 2 cat" in r.out
@@ -173,21 +179,23 @@ def test_query_shows_one_row(attnscope):
     assert r.err.startswith("attnscope: error: there is no query 13: queries are 0 to 12.")
 
 
+@pytest.mark.sweep
 def test_verify_compares_with_the_model_itself(attnscope):
     r = attnscope(
         "bert", "--text", TEXT, "--layer", "all", "--head", "all", "--verify", "--format", "json"
     )
     assert r.exit_status == 0
     maps, output = r.json["checks"]
-    assert maps["name"] == "72 maps = eager's"
+    assert maps["name"] == "72 maps = those of the model's own eager attention"
     assert maps["ok"]
     assert 0 < maps["max_abs_diff"] < 1e-5
     assert (output["max_abs_diff"], output["tolerance"], output["ok"]) == (0, 0, True)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch, dtype):
-    from attnscope.models.maps import capture as gallery
+    from attnscope.model.maps import capture as gallery
 
     right = gallery.weights_of
 
@@ -202,7 +210,7 @@ def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch, dtype):
 
 
 def test_verify_exits_1_when_observing_changes_the_output(attnscope, monkeypatch):
-    from attnscope.maps import verify
+    from attnscope.model.maps import verify
 
     plainly = verify.main_output
     monkeypatch.setattr(verify, "main_output", lambda output: plainly(output) + 1e-6)
@@ -218,7 +226,7 @@ def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, s
     """If a model changes its scores in an unobserved way, its own eager maps are shown instead."""
     from dataclasses import replace
 
-    from attnscope.models import attention_hook as observe
+    from attnscope.model.run import attention_hook as observe
 
     right = observe.attention_inputs
     command = ["model", saved(family), "--text", SHORT, "--layer", 1, "--dtype", dtype, "-f", "json"]
@@ -236,6 +244,7 @@ def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, s
     assert np.allclose(r.json["attention"], own["attention"], atol=1e-5 if dtype == "float32" else 0.02)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("family", "kind"),
     [
@@ -270,6 +279,14 @@ def test_a_model_that_classifies_pictures_is_seen(attnscope, tmp_path):
         ({"image_std": 1e-300}, 2, "makes pictures that are not finite: image_mean is"),
         ({"image_std": [1, 10**400, 1]}, 2, "transformers cannot run "),
         ({"image_mean": "x"}, 2, "transformers cannot run "),
+        ({"image_std": [0, 0, 0]}, 2, "makes pictures that are not finite: image_mean is"),
+        ({"size": {"height": 10**9, "width": 8}}, 2, "size.height is 1000000000, but must be"),
+        ({"size": {"height": "8", "width": 8}}, 2, "size.height is '8', but must be a whole number"),
+        ({"size": 0}, 2, "size is 0, but must be a whole number from 1 to 4,096."),
+        ({"size": [8, -1]}, 2, "size: width is -1, but must be"),
+        ({"crop_size": 10**9, "do_center_crop": True}, 2, "crop_size is 1000000000, but must be"),
+        ({"size": [8, 8]}, 0, ""),
+        ({"size": 8}, 0, ""),
     ],
 )
 def test_a_picture_with_strange_settings_is_read_or_told(
@@ -282,6 +299,18 @@ def test_a_picture_with_strange_settings_is_read_or_told(
     r = attnscope("model", folder, "--image", save_picture(tmp_path / "picture.png"))
     assert r.exit_status == status
     assert said in r.err
+    assert len([line for line in r.err.splitlines() if not line.startswith("  try")]) == bool(status)
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", "5"])
+def test_settings_of_pictures_that_are_no_object_are_told(attnscope, saved, tmp_path, text):
+    folder = tmp_path / "vit"
+    copytree(saved("vit"), folder)
+    (folder / "preprocessor_config.json").write_text(text)
+    r = attnscope("model", folder, "--image", save_picture(tmp_path / "picture.png"))
+    assert (r.exit_status, r.out) == (2, "")
+    assert r.err.startswith("attnscope: error: cannot read ")
+    assert "preprocessor_config.json: " in r.err
 
 
 @pytest.mark.parametrize("unknown", [{"a": [0]}, {}])
@@ -325,7 +354,7 @@ def test_weights_that_are_not_numbers_are_refused_with_their_layer(attnscope, tm
         assert "is not finite in layer 1." in r.err
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("family", "stack"),
     [
@@ -402,6 +431,7 @@ def test_models_whose_attention_is_no_map_of_a_text_are_refused(attnscope, saved
     assert message in r.err
 
 
+@pytest.mark.sweep
 def test_stacks_beside_the_registry_show_their_own_maps(attnscope, saved):
     command = ["model", saved("bigbird_pegasus"), "--text", SHORT, "--target", "a dog ran", "-f", "json"]
     encoder = attnscope(*command, "--stack", "encoder", "--layer", 1).json
@@ -445,7 +475,7 @@ def test_cross_attention_is_from_the_target_to_the_text(attnscope, saved):
     assert np.array(r.json["attention"]).shape == (5, 5)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["t5", "bart"])
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
 def test_every_stack_of_two_is_the_models_own(attnscope, saved, family, stack):
@@ -456,6 +486,7 @@ def test_every_stack_of_two_is_the_models_own(attnscope, saved, family, stack):
     assert len(r.json["query_tokens"]) == (8 if stack == "encoder" else 5)
 
 
+@pytest.mark.sweep
 def test_generated_tokens_are_the_rows(attnscope, saved):
     r = attnscope("model", saved("gpt2"), "--text", "the cat", "--generate", 3, "--verify", "-f", "json")
     assert r.exit_status == 0
@@ -516,6 +547,7 @@ def test_a_model_that_does_not_write_is_told(attnscope):
     assert r.err.startswith("attnscope: error: minilm is a BertModel, which does not generate text.")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("family", "stack"), [("vit", "self"), ("clip", "vision"), ("deit", "self")])
 def test_a_picture_is_a_grid_of_patches(attnscope, saved, tmp_path, family, stack):
     picture = save_picture(tmp_path / "picture.png")
@@ -571,6 +603,7 @@ def test_steps_show_values_that_the_map_has(attnscope, saved):
     assert np.allclose(r.json["shown"]["values"], own, atol=1e-6)
 
 
+@pytest.mark.sweep
 def test_save_writes_maps_by_name(attnscope, tmp_path, read_tensors):
     path = tmp_path / "maps.safetensors"
     r = attnscope("bert", "--text", TEXT, "--layer", "0-1", "--head", "2,5", "--save", path)
@@ -587,6 +620,7 @@ def test_show_prints_a_part_of_the_map(attnscope):
     assert r.json["shown"]["values"] == pytest.approx(r.json["attention"][2][:3])
 
 
+@pytest.mark.sweep
 def test_plot_and_page_are_written_beside_the_map(attnscope, tmp_path):
     plot, page = tmp_path / "map.svg", tmp_path / "map.html"
     command = ["bert", "--layer", 4, "--head", 7, "--text", TEXT, "--plot", plot, "--page", page]
@@ -603,6 +637,7 @@ def test_plot_and_page_are_written_beside_the_map(attnscope, tmp_path):
     assert attnscope(*command, "--force").exit_status == 0
 
 
+@pytest.mark.sweep
 def test_a_page_has_the_heads_that_were_listed(attnscope, saved, tmp_path):
     page = tmp_path / "some.html"
     r = attnscope("bert", "--layer", "0,2", "--head", "1-3", "--text", TEXT, "--page", page)
@@ -633,7 +668,7 @@ def test_a_grid_of_heads_is_drawn(attnscope, tmp_path, suffix):
         assert all(f">{word}</text>" in drawn for word in ("head", "layer", "weight"))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_a_model_runs_in_other_dtypes(attnscope, dtype):
     r = attnscope("bert", "--text", TEXT, "--layer", 2, "--dtype", dtype, "--verify", "-f", "json")
@@ -641,6 +676,7 @@ def test_a_model_runs_in_other_dtypes(attnscope, dtype):
     assert np.array(r.json["attention"]).sum(-1) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.sweep
 def test_a_long_text_is_refused_with_both_numbers_or_cut(attnscope):
     text = "tired " * 600
     r = attnscope("bert", "--text", text)
@@ -654,6 +690,7 @@ def test_a_long_text_is_refused_with_both_numbers_or_cut(attnscope):
     assert rows[-1].startswith("511,[SEP]")
 
 
+@pytest.mark.sweep
 def test_a_cut_is_told(attnscope):
     r = attnscope("bert", "--text", "tired " * 600, "--truncate", "--top", 1, "-f", "json")
     assert r.json["notices"] == ["--text was truncated from 602 tokens to 512."]
@@ -759,6 +796,7 @@ def test_missing_weights_are_told(attnscope, tmp_path, saved):
     assert "layers.1.self_attn.q_proj.weight" in r.err
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -779,7 +817,8 @@ def test_missing_weights_are_told(attnscope, tmp_path, saved):
         (["--text", TEXT, "--top", 2, "--head", "all"], "--top is for one head"),
         (["--text", TEXT, "--top", 2, "--query", 1], "--top lists every query's strongest keys"),
         (["--text", TEXT, "--steps", "--layer", "all"], "--steps are those of one layer, and --layer is all."),
-        (["--text", TEXT, "--steps", "--head", 3], "--steps are those of all heads of a layer."),
+        (["--text", TEXT, "--steps", "--plot", "a.svg"], "--steps is a table, and --plot draws maps."),
+        (["--text", TEXT, "--steps", "--head", 3], "--steps are those of all heads of a layer, and --head is 3."),
         (["--text", "a\udcffb"], "--text contains bytes that are not UTF-8."),
         (["--text", TEXT, "--stats"], "--stats applies to the steps of a layer."),
         (["--text", TEXT, "--plot", "x.gif"], "x.gif ends in .gif"),
@@ -836,7 +875,7 @@ def test_a_page_of_some_heads_needs_memory_for_these_alone(attnscope, monkeypatc
     import psutil
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 30_000})())
-    monkeypatch.setattr("attnscope.models.weights_fit.check_weights_fit", lambda *_, **__: None)
+    monkeypatch.setattr("attnscope.model.run.weights_fit.check_weights_fit", lambda *_, **__: None)
     page = ["--text", TEXT, "--page", tmp_path / "x.html"]
     assert attnscope("bert", *page, "--layer", "0,2", "--head", "0-1").exit_status == 0
     assert "needs at least 476.0 KiB" in attnscope("bert", *page, "--force").err
@@ -846,13 +885,14 @@ def test_maps_that_do_not_fit_in_memory_are_refused(attnscope, monkeypatch):
     import psutil
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 10_000})())
-    monkeypatch.setattr("attnscope.models.weights_fit.check_weights_fit", lambda *_, **__: None)
+    monkeypatch.setattr("attnscope.model.run.weights_fit.check_weights_fit", lambda *_, **__: None)
     r = attnscope("bert", "--text", TEXT, "--layer", "all", "--head", "all")
     assert r.err.startswith(
         "attnscope: error: this run needs at least 48.2 KiB, but cpu has 9.8 KiB free."
     )
 
 
+@pytest.mark.sweep
 def test_ids_are_read_as_the_text_that_has_them(attnscope, minilm):
     """The ids of a text, including special tokens, give the same maps as the text."""
     from transformers import AutoTokenizer

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from models.readers import WORDS
+
+from tests.model.run.readers import WORDS
 
 TEXT = " ".join((WORDS[5:9] * 3)[:9])
 
@@ -21,7 +22,7 @@ def ranked(path):
     }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("family", "more"),
     [
@@ -67,7 +68,7 @@ def test_heads_are_measured_over_the_tokens_that_the_model_wrote(attnscope, save
 
 def test_pictures_have_the_metrics_that_make_sense_for_patches(attnscope, tmp_path):
     PIL = pytest.importorskip("PIL.Image")
-    from models.readers import save_seer
+    from tests.model.run.readers import save_seer
 
     save_seer("vit", tmp_path / "vit")
     PIL.new("RGB", (30, 30), "red").save(tmp_path / "red.png")

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from attnscope.process.script_words import options_first
+from attnscope.base.process.script_words import options_first
 
 ATTENTION = """\
     import math
@@ -203,6 +203,7 @@ def test_mistakes_are_told_before_the_program_runs(attnscope, tmp_path, monkeypa
 # The program is left alone.
 
 
+@pytest.mark.sweep
 def test_a_program_runs_as_python_runs_it(program, tmp_path):
     program.write(
         helper=PLAIN,
@@ -284,7 +285,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_program_ends_as_it_ends(program, ending):
     program.write(helper=PLAIN, broken="def f(:\n", program=ENDINGS[ending])
@@ -311,6 +312,25 @@ def test_no_bytecode_of_ours_is_written(program, tmp_path):
     before = sorted((path.name, path.stat().st_mtime_ns) for path in tmp_path.glob("__pycache__/*"))
     assert "helper.py:Thing\n" in program.watched("--watch", "helper.py:Thing", "program.py").stderr
     assert before == sorted((p.name, p.stat().st_mtime_ns) for p in tmp_path.glob("__pycache__/*"))
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [
+        ("package:Thing", "--watch package.helper:Thing"),
+        ("package:total", "watch the function that calls it; its tensors are recorded there"),
+    ],
+)
+def test_a_target_that_a_package_takes_from_elsewhere_has_a_hint(program, tmp_path, target, hint):
+    """As `torch.nn` takes MultiheadAttention from the file that defines it, by a star."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("from .helper import *\ntotal = sum\n")
+    (tmp_path / "package" / "helper.py").write_text(dedent(PLAIN))
+    program.write(program="import package")
+    watched = program.watched("--watch", target, "program.py")
+    name = target.partition(":")[2]
+    assert watched.stderr.startswith(f"attnscope: note: __init__.py has no {name}: it defines ")
+    assert watched.stderr.endswith(f"\n  try  {hint}\n")
 
 
 @pytest.mark.few(2)
@@ -367,6 +387,7 @@ def test_forked_children_are_silent(program):
 # What is shown.
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_the_first_calls_are_shown_and_training_is_what_it_was(program):
     program.write(model=ATTENTION, train=TRAINING)
@@ -511,7 +532,7 @@ SAYS = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("what", SAYS)
 def test_that_a_target_was_not_called_is_said_only_if_it_was_not(program, what):
     code, note = SAYS[what]

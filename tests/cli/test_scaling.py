@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from attnscope.process import devices as drawn
+from attnscope.base.process import devices as drawn
 
 FEW = ["--dk", "1,64", "--batch", 2, "--nq", 5, "--nk", 6]
 
@@ -36,7 +36,7 @@ def test_the_default_run_shows_what_the_scale_is_for(attnscope):
         assert shown[1, scaled] == {**shown[1, True], "scaled": scaled}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_other_seeds_show_the_same_to_a_tenth(attnscope, seed):
     shown, other = rows(attnscope), rows(attnscope, "--seed", seed)
@@ -45,6 +45,7 @@ def test_other_seeds_show_the_same_to_a_tenth(attnscope, seed):
             assert other[place][key] == pytest.approx(row[key], rel=0.15), (place, key)
 
 
+@pytest.mark.sweep
 def test_the_table_has_bars_and_sentences_with_this_runs_numbers(attnscope):
     r = attnscope("scaling", "--dk", "1,1024")
     shown = rows(attnscope, "--dk", "1,1024")
@@ -100,6 +101,7 @@ def test_a_width_asked_for_twice_is_shown_twice(attnscope):
     assert found[:2] == found[4:]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_every_dtype_shows_the_same_to_its_precision(attnscope, dtype):
     document = attnscope("scaling", "--dk", "1,64", "--dtype", dtype, "--format", "json").json
@@ -167,7 +169,7 @@ def test_what_is_no_width_is_refused(attnscope, wrong):
         (["--dtype", "int8"], "'int8' is not a dtype that attention runs in.",
          "--dtype float64, float32, float16, bfloat16"),
         (["--seed", 2**64], f"{2**64} is not a valid seed: it does not fit into 64 bits.", "--seed 0"),
-        (["--device", "cuda"], "scaling has no option --device; sdpa, mha, mask, audit, trace, bert, model, heads and effects have it.", "attnscope sdpa --help"),
+        (["--device", "cuda"], "scaling has no option --device; sdpa, mha, mask, audit, trace, bert, maps, answer, heads and effects have it.", "attnscope sdpa --help"),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, arguments, message, hint):

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from profiles import examples
 from safetensors.torch import load_file
+
+from tests.profiles import examples
 
 
 def test_the_first_example_shows_every_tensor(attnscope):
@@ -37,6 +38,7 @@ def test_the_output_equals_pytorchs(attnscope, tmp_path, dtype, heads):
     )
 
 
+@pytest.mark.sweep
 @given(data=st.data())
 @examples(6, 40, ignoring=[HealthCheck.function_scoped_fixture])
 def test_a_dry_run_shows_the_rows_of_the_real_run(assert_same_rows, data):
@@ -139,7 +141,7 @@ def test_stats_are_of_the_saved_values(attnscope, tmp_path):
         (
             ["--dry-run", "--stats"],
             "--stats needs values, and a dry run has none.",
-            "leave out --stats, or --dry-run",
+            "leave out --stats, or leave out --dry-run",
         ),
         (
             ["--device", "meta", "--show", "Q"],

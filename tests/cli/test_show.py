@@ -25,7 +25,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_show_is_shown_in_the_order_in_which_they_were_asked_for(attnscope, command):
     arguments, one, other = COMMANDS[command]
@@ -38,7 +38,7 @@ def test_every_show_is_shown_in_the_order_in_which_they_were_asked_for(attnscope
     assert both.keys() - {"shown_all"} == alone[0].keys()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("format", ["table", "markdown"])
 @pytest.mark.parametrize("command", ["sdpa", "trace", "bert", "bert --text"])
 def test_every_show_is_printed_below_the_result(attnscope, command, format):
@@ -53,7 +53,7 @@ def test_every_show_is_printed_below_the_result(attnscope, command, format):
     assert lines[second:] == single[-len(lines[second:]) :]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", ["sdpa", "trace", "bert", "bert --text", "model --steps"])
 def test_a_mistake_names_the_selection_that_it_is_in(attnscope, command):
     arguments, one, _ = COMMANDS[command]

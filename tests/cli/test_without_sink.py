@@ -5,7 +5,8 @@ import io
 
 import numpy as np
 import pytest
-from models.readers import WORDS, save_reader
+
+from tests.model.run.readers import WORDS, save_reader
 
 TEXT = ["--layer", 2, "--head", 3, "--text", "The cat sat on the mat.", "--pair", "It was tired."]
 SINKS = [0, 8, 13]
@@ -31,6 +32,7 @@ def test_strongest_keys_are_no_sinks_and_their_weights_stay(attnscope):
     assert attnscope("bert", *TEXT, "--top", 4, "-f", "json").json["without_sink"] is None
 
 
+@pytest.mark.sweep
 def test_the_heading_names_what_is_left_out(attnscope):
     named = "without the sink: 0 [CLS], 8 [SEP], 13 [SEP]"
     for more in (["--top", 2], [], ["--query", 3], ["-f", "markdown"]):
@@ -51,6 +53,7 @@ def test_a_text_of_nothing_but_sinks_has_no_strongest_keys(attnscope, llama):
         assert attnscope(*command, *more).json["strongest"] == [[]]
 
 
+@pytest.mark.sweep
 def test_strongest_keys_of_a_pooled_map_are_no_sinks(attnscope, llama, tmp_path):
     path = tmp_path / "long.txt"
     path.write_text(" ".join(np.random.default_rng(0).choice(WORDS[5:], 299)), encoding="utf-8")

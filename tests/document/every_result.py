@@ -10,13 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from answers.examples import chat, one_picture
-from models.heads.head_tables import head_table
 
 import attnscope
 from attnscope.auditing.result import Audit, Evidence, Influence, Line, Property
-from attnscope.checkpoints.result import Circuit, HeadWeights, Latent, WeightSlice
-from attnscope.comparison.result import (
+from attnscope.code.compare.result import (
     ComparedGradient,
     ComparedTensor,
     Comparison,
@@ -24,22 +21,25 @@ from attnscope.comparison.result import (
     Site,
     WeightCopy,
 )
+from attnscope.code.trace.comments.annotate import diff
+from attnscope.code.trace.comments.result import CommentReport, SourceDiff, Unknown, WrongComment
+from attnscope.code.trace.result import ProgramRun
 from attnscope.document.result import Check, Finding, Stats
-from attnscope.head_effects.result import DirectSum, HeadEffects
-from attnscope.maps.differences import MapDifferences, WeightChange
 from attnscope.masks.planes import MatrixPlane
 from attnscope.masks.result import AttentionMasks
 from attnscope.masks.summary import mask_of_planes
-from attnscope.model_card.cards import Cards
-from attnscope.model_card.result import CacheCheck, Card, Draft, ParameterCheck
-from attnscope.models.heads.result import HeadRow
-from attnscope.models.maps.result import AttentionMap, AttentionMaps
-from attnscope.models.tokens import Picture, Token
+from attnscope.model.card.cards import Cards
+from attnscope.model.card.result import CacheCheck, Card, Draft, ParameterCheck
+from attnscope.model.effects.result import DirectSum, HeadEffects
+from attnscope.model.files.result import Circuit, HeadWeights, Latent, WeightSlice
+from attnscope.model.heads.result import HeadRow
+from attnscope.model.maps.differences import MapDifferences, WeightChange
+from attnscope.model.maps.result import AttentionMap, AttentionMaps
+from attnscope.model.run.tokens import Picture, Token
+from attnscope.model.weights.differences import HeadDifferences
 from attnscope.observe.trace import Condition, Crash, Exit, Operand, Source
-from attnscope.tracing.comments.annotate import diff
-from attnscope.tracing.comments.result import CommentReport, SourceDiff, Unknown, WrongComment
-from attnscope.tracing.result import ProgramRun
-from attnscope.weights.differences import HeadDifferences
+from tests.model.answers.examples import chat, one_picture
+from tests.model.heads.head_tables import head_table
 
 
 def stats(array: np.ndarray) -> Stats:

@@ -5,14 +5,14 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from document.every_result import every_result, head, maps
-from models.heads.head_tables import head_table
 
 import attnscope
 from attnscope.document.result import Finding
-from attnscope.models.maps.drawing import LARGEST, page_and_note, smaller_maps
-from attnscope.models.tokens import Token
+from attnscope.model.maps.drawing import LARGEST, page_and_note, smaller_maps
+from attnscope.model.run.tokens import Token
 from attnscope.observe.trace import Crash, Operand, Trace
+from tests.document.every_result import every_result, head, maps
+from tests.model.heads.head_tables import head_table
 
 VOID = {"br", "hr", "input", "img", "meta", "path"}
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
@@ -50,6 +50,7 @@ class Tree(HTMLParser):
         return {tag for tag, _ in self.elements}
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("name", every_result())
 def test_every_result_has_a_view_that_is_whole_and_asks_for_nothing(name):
     tree = Tree(every_result()[name]._repr_html_())
@@ -119,6 +120,7 @@ def test_a_diff_and_a_check_of_comments_are_shown():
     assert text == "shape comments: 3 true, 1 not true line 7: the comment says x is [a], but"
 
 
+@pytest.mark.sweep
 def test_a_long_trace_shows_its_first_and_last_rows():
     trace = attnscope.dry_run("sdpa")
     trace.steps = [replace(trace.steps[0], name=f"t{i}", line=i) for i in range(3000)]
@@ -174,6 +176,7 @@ def test_metrics_are_grids_and_a_ranking():
     assert [tag for tag, _ in ranked.elements].count("tr") == 3
 
 
+@pytest.mark.sweep
 def test_a_table_of_many_heads_stays_small():
     large = head_table({"self": (96, 128)})
     html = large._repr_html_()
@@ -196,6 +199,7 @@ def test_72_heads_of_13_tokens_take_at_most_150_kilobytes():
     assert len(maps(13, heads=72)._repr_html_()) <= 150_000
 
 
+@pytest.mark.sweep
 def test_maps_that_are_too_large_are_pooled_with_a_note():
     large = maps(1000, heads=12)
     page, note = page_and_note(large)

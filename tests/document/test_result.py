@@ -6,11 +6,11 @@ import pickle
 import matplotlib
 import numpy as np
 import pytest
-from document.every_result import every_result, head, maps
-from models.heads.head_tables import head_table
 
 import attnscope
-from attnscope.errors import AttnscopeError, OptionError
+from attnscope.base.errors import AttnscopeError, OptionError
+from tests.document.every_result import every_result, head, maps
+from tests.model.heads.head_tables import head_table
 
 matplotlib.use("Agg")
 

@@ -3,12 +3,12 @@
 import io
 
 import pytest
-from document.every_result import every_result
 from rich.console import Console
 
 import attnscope as library
 from attnscope.document.console import Terminal
 from attnscope.document.terminal import print_document
+from tests.document.every_result import every_result
 
 
 def printed_by_rich(result, **options):

@@ -3,12 +3,12 @@
 import io
 
 import pytest
-from document.every_result import every_result, without_a_part
 from rich.console import Console
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.document.result import Display, Result
 from attnscope.document.save import formats_of, save
-from attnscope.errors import AttnscopeError
+from tests.document.every_result import every_result, without_a_part
 
 PICTURES = (".png", ".svg", ".pdf")
 """Drawing is slow: only the SVG of whole results is drawn here; the tests of figures draw the others."""
@@ -23,7 +23,7 @@ def fails(action):
     return False
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", every_result())
 def test_a_result_is_written_in_each_of_its_formats(name, tmp_path):
     result = every_result()[name]
@@ -35,7 +35,7 @@ def test_a_result_is_written_in_each_of_its_formats(name, tmp_path):
             assert suffix in (".npy", ".safetensors", ".npz", ".pt", *PICTURES)
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", every_result())
 def test_a_result_is_shown_in_every_format_without_any_part(name, tmp_path):
     for _, variant in without_a_part(every_result()[name]):

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from document.every_result import every_part, every_result
 
 import attnscope
 from attnscope.document.result import Finding, Part, Stats
 from attnscope.observe.trace import Crash, Step, Trace
+from tests.document.every_result import every_part, every_result
 
 EXPECTED = {
     "a trace": "Trace(sdpa: 6 tensors, largest out 144 B, no findings)",

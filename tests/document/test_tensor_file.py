@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.arrays import from_tensor
+from attnscope.base.arrays import from_tensor
+from attnscope.base.errors import FileError
 from attnscope.document import tensor_file
 from attnscope.document.tensor_file import check_target, save
-from attnscope.errors import FileError
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pt"])

@@ -1,7 +1,7 @@
 import pytest
 
+from attnscope.base.units import number_text, shape_text
 from attnscope.document.text import break_expression, shorten
-from attnscope.units import number_text, shape_text
 
 SPLIT = "Q_feat.view(n_batch, n_Q, n_head, d_head).transpose(1, 2)"
 

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from attnscope.base.errors import OptionError
 from attnscope.document.values import (
     check_index,
     check_name,
@@ -11,7 +12,6 @@ from attnscope.document.values import (
     shown_record,
     shown_text,
 )
-from attnscope.errors import OptionError
 
 ARRAY = np.arange(24.0).reshape(2, 3, 4)
 DIMS = ("n_batch", "n_Q", "n_K")

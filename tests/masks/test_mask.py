@@ -186,7 +186,7 @@ def test_a_cell_larger_than_the_mask_is_the_mask():
 
 @pytest.mark.parametrize("name", ["sliding", "packed", "by_head", "scored"])
 def test_a_function_of_a_file_is_what_torch_makes_of_it(name, functions, monkeypatch):
-    from attnscope.user_code import mask_functions as module
+    from attnscope.code.load import mask_functions as module
 
     namespace = {}
     exec(FUNCTIONS, namespace)

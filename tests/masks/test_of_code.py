@@ -74,6 +74,7 @@ def test_a_module_has_the_mask_that_its_code_applies(diagonal, fill):
         assert result.notices == []
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("need_weights", [True, False], ids=["written out", "fused"])
 @pytest.mark.parametrize(
     ("mask", "visible"),

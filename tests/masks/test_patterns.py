@@ -8,9 +8,9 @@ import torch
 from transformers import masking_utils as of_transformers
 
 from attnscope.attention.mask_rules import parse_masks
+from attnscope.masks.of_rule import planes_of_masks
 from attnscope.masks.patterns import pattern_of
 from attnscope.masks.planes import MatrixPlane, RangePlane
-from attnscope.masks.ranges import planes_of_masks
 
 
 def plane_of(function, n_Q, n_K):

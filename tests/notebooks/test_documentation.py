@@ -28,6 +28,7 @@ def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
     assert not warnings
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_stored_without_outputs(path):
     import nbformat

@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
+import re
 import resource
 import shlex
 import signal
@@ -27,15 +29,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torture.whole import why_not_whole
 
+from attnscope.base.text import printable
 from attnscope.cli.app import main
+from tests.hints import faults_of_hint
+from tests.torture.whole import why_not_whole
 
 AT_MOST = 60
 """Seconds that a command may take in this process; then it hangs."""
 
 HEADROOM = 4 * 2**30
 """Bytes of address space that a command may take beside what this process has."""
+
+MOST_OF_AN_ERROR = 3 * 2**29
+"""Bytes of memory that a command may take before it says what is wrong."""
+
+SEED = os.environ.get("TORTURE_SEED", "")
+"""Another one draws other cases."""
 
 REPORTED = 12
 """How many faults a failing test lists."""
@@ -115,8 +125,8 @@ class Cases:
         """
         words = [str(argument) for argument in arguments]
         if record is None:
-            record = words[-2:] == ["--format", "json"] and words[0] != "run"
-        before = snapshot(self.folder)
+            record = words[-2:] == ["--format", "json"] and words[0] != "run" and "--" not in words
+        before, resident = snapshot(self.folder), resident_memory()
         ended = (within or (lambda: run_here(words)))()
         self.counts[str(ended.status)] += 1
         exact = "--annotate" in words  # a diff, for `patch`
@@ -126,8 +136,25 @@ class Cases:
         found += changes(
             before, snapshot(self.folder), may_change, 0 if unprinted else ended.status, theirs
         )
+        taken = resident_memory("VmHWM") - resident
+        if ended.status == 2 and taken > MOST_OF_AN_ERROR:
+            found.append(f"an error takes {taken / 2**30:.1f} GiB")
+        if within is None and not noisy:
+            found += faults_of_hint(words, ended.err, lambda line: self._pasted(line, before))
         self.note(found, words, ended, what)
         return ended
+
+    def _pasted(self, words: Sequence[str], before: Collection[Path]) -> str:
+        """Run a command line as a hint has it, and return its stderr; what it writes is removed."""
+        if words[:1] == ["run"] or {"--force", "--write"} & {
+            *words
+        }:  # which ends this process; changes files
+            return ""
+        err = run_here(words).err
+        for path in snapshot(self.folder).keys() - before:
+            if path.is_file() or path.is_symlink():
+                path.unlink()
+        return err
 
     def note(self, found: Sequence[str], words: Sequence[str], ended: Ended, what: str = "") -> None:
         """Keep what is wrong with a case, and how to see it again."""
@@ -161,6 +188,20 @@ class Cases:
             total = sum(self.counts.values())
             said = f"{len(self.faults)} of {total} cases are wrong:\n{shown}{more}"
             raise AssertionError(said.encode("utf-8", "backslashreplace").decode())  # for xdist
+
+
+def seeded(name: object) -> random.Random:
+    """Return what draws the cases of a name: the same in every run with one `SEED`."""
+    return random.Random(f"{SEED}{name}")
+
+
+def resident_memory(field: str = "") -> int:
+    """The memory of this process in bytes: now, from when its largest counts; or the largest since."""
+    if not field:
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): the peak begins anew
+    found = re.search(rf"{field or 'VmRSS'}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 # Running a command.
@@ -323,8 +364,8 @@ def faults_of(
     errors = [line for line in lines if line.startswith(ERROR)]
     if ended.status == 2 and len(errors) != 1 and not (noisy and errors) and not silent:
         yield f"{len(errors)} lines say what is wrong, and not one"
-    if ended.status == 2 and ended.out and "cannot write" not in ended.err and not noisy:
-        yield "a mistake has a result on stdout"
+    if ended.status == 2 and "cannot write" not in ended.err and not noisy:
+        yield from faults_of_mistake(ended.out, errors, record=record)
     if ended.status == 0 and errors:
         yield "all is done, and yet there is an error"
     if ended.status == 1 and not (ended.out.strip() or ended.err.strip()) and not silent:
@@ -379,6 +420,20 @@ def why_not_json(text: str) -> str | None:
     except ValueError as error:
         return str(error)
     return None if isinstance(content, dict) and "schema" in content else "it is no record"
+
+
+def faults_of_mistake(text: str, errors: Sequence[str], *, record: bool) -> Iterator[str]:
+    """What is wrong with stdout after a mistake: it is empty, or has the record of what is on stderr."""
+    if not text and not record:
+        return
+    if (why := why_not_json(text)) is not None:
+        yield f"a mistake has something else than a record on stdout: {why}"
+        return
+    error = json.loads(text).get("error", {})
+    if not all(printable(error.get("message")) in line for line in errors):
+        yield "the record of a mistake does not say what stderr says"
+    if error.get("status") != 2 or set(error) != {"message", "hint", "status"}:
+        yield "the record of a mistake has other values"
 
 
 # Files.

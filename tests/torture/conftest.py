@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torture.cases import Cases
-from torture.counts import COUNTS
+
+from tests.torture.cases import Cases
+from tests.torture.counts import COUNTS
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def cases(request, tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory):
     """A family's checkpoint with random weights, made when it is first asked for, and never changed."""
-    from models.readers import save_reader, save_seer
+    from tests.model.run.readers import save_reader, save_seer
 
     made = {}
 
@@ -55,8 +56,9 @@ def pytest_pyfunc_call(pyfuncitem):
 @pytest.fixture(scope="session")
 def sharded(model_folder, tmp_path_factory):
     """A model whose weights lie in several files."""
-    from models.readers import save_tokenizer
     from transformers import AutoModel
+
+    from tests.model.run.readers import save_tokenizer
 
     folder = tmp_path_factory.mktemp("saved") / "sharded"
     AutoModel.from_pretrained(model_folder("bert")).save_pretrained(folder, max_shard_size="20KB")
@@ -68,7 +70,7 @@ def sharded(model_folder, tmp_path_factory):
 @pytest.fixture(scope="session")
 def pickled(model_folder, tmp_path_factory):
     """A model whose weights lie in a pickle."""
-    from torture.files import copy_links
+    from tests.torture.files import copy_links
 
     folder = copy_links(
         model_folder("bert"), tmp_path_factory.mktemp("saved") / "pickled", but="model.safetensors"
@@ -80,8 +82,8 @@ def pickled(model_folder, tmp_path_factory):
 @pytest.fixture
 def run_file(cases, model_folder):
     """A run over a corpus that has ended: its file, the options that go on from it, and what it holds."""
-    from torture.cases import run_here
-    from torture.files import corpora
+    from tests.torture.cases import run_here
+    from tests.torture.files import corpora
 
     (cases.folder / "c.txt").write_bytes(corpora()["c.txt"])
     path = cases.folder / "run.npz"
@@ -94,6 +96,6 @@ def run_file(cases, model_folder):
 @pytest.fixture(scope="session")
 def picture(tmp_path_factory):
     """A picture to look at."""
-    from models.readers import save_picture
+    from tests.model.run.readers import save_picture
 
     return save_picture(tmp_path_factory.mktemp("pictures") / "picture.png")

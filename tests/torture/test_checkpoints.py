@@ -6,7 +6,9 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torture.files import copy_links
+
+from tests.torture.cases import seeded
+from tests.torture.files import copy_links
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 
@@ -64,7 +66,7 @@ def lines(folder, family, picture):
     ("family", "name"), [(family, name) for family, names in CONFIGS.items() for name in names]
 )
 def test_a_wrong_setting_is_told(cases, model_folder, picture, family, name):
-    drawing = random.Random(f"{family} {name}")
+    drawing = seeded(f"{family} {name}")
     original = model_folder(family)
     folder = copy_links(original, cases.folder / "model", but="config.json")
     config = json.loads((original / "config.json").read_text())
@@ -131,7 +133,7 @@ def damages(weights: dict[str, torch.Tensor], drawing: random.Random):
 def test_wrong_weights_are_told(cases, model_folder, picture, family):
     original = model_folder(family)
     folder = copy_links(original, cases.folder / "model", but="model.safetensors")
-    weights, drawing = load_file(original / "model.safetensors"), random.Random(family)
+    weights, drawing = load_file(original / "model.safetensors"), seeded(family)
     for number, (what, changed) in enumerate(damages(weights, drawing)):
         save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
         every = lines(folder, family, picture)

@@ -1,7 +1,8 @@
 """Files that end too soon, at every byte of what says what is in them: each is refused in one line."""
 
 import pytest
-from torture.files import copy_links, corpora, header, tensor_files
+
+from tests.torture.files import copy_links, corpora, header, tensor_files
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 

@@ -1,10 +1,10 @@
 """Files with bytes changed: they are read as what they now say, or refused in one line."""
 
-import random
-
 import pytest
-from torture.files import copy_links, corpora, flipped, header, tensor_files
-from torture.test_cut_files import arguments, of_model
+
+from tests.torture.cases import seeded
+from tests.torture.files import copy_links, corpora, flipped, header, tensor_files
+from tests.torture.test_cut_files import arguments, of_model
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 
@@ -13,7 +13,7 @@ TENSORS = tensor_files()
 
 @pytest.mark.parametrize("name", TENSORS)
 def test_a_file_of_tensors_with_changed_bytes_is_read_or_refused(cases, name):
-    drawing = random.Random(name)
+    drawing = seeded(name)
     whole, path = TENSORS[name], cases.folder / name
     places = header(name, whole)
     for number in range(60):
@@ -37,7 +37,7 @@ def test_a_file_of_tensors_with_changed_bytes_is_read_or_refused(cases, name):
 def test_a_model_with_changed_bytes_is_read_or_refused(
     cases, model_folder, sharded, pickled, picture, family, name, n
 ):
-    drawing = random.Random(f"{family} {name}")
+    drawing = seeded(f"{family} {name}")
     original = {"sharded": sharded, "pickled": pickled}.get(family) or model_folder(family)
     whole = (original / name).read_bytes()
     folder = copy_links(original, cases.folder / "model", but=name)
@@ -51,7 +51,7 @@ def test_a_model_with_changed_bytes_is_read_or_refused(
 
 @pytest.mark.parametrize("name", corpora())
 def test_a_corpus_with_changed_bytes_is_read_or_refused(cases, model_folder, name):
-    drawing = random.Random(name)
+    drawing = seeded(name)
     whole, path = corpora()[name], cases.folder / name
     for number in range(30):
         path.write_bytes(flipped(whole, drawing, list(range(len(whole)))))
@@ -69,7 +69,7 @@ def test_a_corpus_with_changed_bytes_is_read_or_refused(cases, model_folder, nam
 
 def test_a_run_with_changed_bytes_is_refused_and_kept(cases, run_file):
     path, options, whole = run_file
-    drawing = random.Random("run")
+    drawing = seeded("run")
     for number in range(100):
         content = flipped(whole, drawing, header("run.npz", whole))
         if content != whole:
@@ -79,7 +79,7 @@ def test_a_run_with_changed_bytes_is_refused_and_kept(cases, run_file):
 
 @pytest.mark.parametrize("name", ["picture.png"])
 def test_a_picture_with_changed_bytes_is_seen_or_refused(cases, model_folder, picture, name):
-    drawing = random.Random(name)
+    drawing = seeded(name)
     whole, path = picture.read_bytes(), cases.folder / name
     for number in range(40):
         content = (

@@ -6,7 +6,8 @@ import stat
 import subprocess
 
 import pytest
-from torture.cases import Ended, environment, run_process
+
+from tests.torture.cases import Ended, environment, run_process
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from torture.files import copy_links
-from torture.whole import why_not_whole
+
+from tests.torture.files import copy_links
+from tests.torture.whole import why_not_whole
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 

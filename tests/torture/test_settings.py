@@ -6,8 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
-from models.tiny import save_tiny
-from torture.files import copy_links
+
+from tests.model.run.tiny import save_tiny
+from tests.torture.cases import seeded
+from tests.torture.files import copy_links
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 
@@ -89,7 +91,7 @@ def latent_folder(tmp_path_factory):
 
 @pytest.mark.parametrize("family", [*FAMILIES, LATENT])
 def test_settings_that_are_wrong_together_are_told(cases, model_folder, latent_folder, picture, family):
-    drawing = random.Random(family)
+    drawing = seeded(family)
     original = latent_folder if family == LATENT else model_folder(family)
     folder = copy_links(original, cases.folder / "model", but="config.json")
     config = json.loads((original / "config.json").read_text())
@@ -130,7 +132,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_of_settings_is_told(cases, model_folder, picture, name):
-    family, drawing = FILES[name], random.Random(name)
+    family, drawing = FILES[name], seeded(name)
     original = model_folder(family)
     folder = copy_links(original, cases.folder / "model", but=name)
     stored = original / name

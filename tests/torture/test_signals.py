@@ -1,15 +1,15 @@
 """Signals at any moment: Ctrl-C ends with 130 and one line, others as they end any process; no file is left half-written."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from torture.cases import Ended, environment
-from torture.files import corpora
+
+from tests.torture.cases import Ended, environment, seeded
+from tests.torture.files import corpora
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 
@@ -105,7 +105,7 @@ def interrupted(line, numbers, after):
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("what", LINES)
 def test_a_signal_at_any_moment_ends_it_as_signals_do(cases, model_folder, what, part):
-    drawing = random.Random(f"{what} {part}")
+    drawing = seeded(f"{what} {part}")
     folder = cases.folder
     (folder / "traced.py").write_text(TRACED)
     (folder / "program.py").write_text(PROGRAM)

@@ -7,7 +7,8 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from torture.whole import why_not_whole, why_not_whole_bytes
+
+from tests.torture.whole import why_not_whole, why_not_whole_bytes
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 

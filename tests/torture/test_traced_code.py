@@ -1,7 +1,8 @@
 """Code that ends, fails or changes things in the middle of a trace: its own text and status, and never our traceback."""
 
 import pytest
-from torture.cases import run_process
+
+from tests.torture.cases import run_process
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 

@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 
-from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.cli.app import COMMANDS
+from attnscope.model.files.checkpoint import find_checkpoint
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=" ".join)

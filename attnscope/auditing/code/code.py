@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from attnscope.auditing.code.layout import (
+    BATCH,
     POSITIONS,
     Group,
     PositionLayout,
@@ -21,25 +22,27 @@ from attnscope.auditing.code.layout import (
     is_number,
     labels_of,
     layout_of,
+    shared_axes,
     shorter,
 )
 from attnscope.auditing.code.masks import PAIRS, Mask, found_mask, is_mask_name, may_be_mask
+from attnscope.auditing.code.outputs import CodeOutput, outputs_of
 from attnscope.auditing.code.runs import CodeRuns, copied
-from attnscope.auditing.code.softmaxes import depth_of, fully_masked_rows, n_softmaxes
+from attnscope.auditing.code.softmaxes import depths_of, fully_masked_rows, n_softmaxes
 from attnscope.auditing.expected import ExpectedMask, StatedMask
-from attnscope.auditing.measure.batch_norms import batch_norms_of, batch_statistics
 from attnscope.auditing.measure.difference import influences, relative
 from attnscope.auditing.measure.finite import not_finite, origin
-from attnscope.auditing.measure.leak import first_leak
-from attnscope.auditing.result import Influence, Line
-from attnscope.errors import OptionError, SourceError
-from attnscope.implementations.code import INDICES, built_side, usual_inputs
-from attnscope.implementations.drawn import draw_constants
-from attnscope.implementations.implementation import Side, tensors_of
-from attnscope.implementations.options import Pairing
-from attnscope.user_code.load import Loaded
-from attnscope.user_code.signatures import callee
-from attnscope.user_code.subject import Texts
+from attnscope.auditing.measure.leak import Cause, first_leak
+from attnscope.auditing.models.subject import batch_norms_of, batch_statistics
+from attnscope.auditing.result import Influence
+from attnscope.base.errors import OptionError, SourceError
+from attnscope.base.options import Texts
+from attnscope.code.load.load import Loaded
+from attnscope.code.load.signatures import callee
+from attnscope.code.pairs.code import INDICES, built_side, usual_inputs
+from attnscope.code.pairs.drawn import draw_constants
+from attnscope.code.pairs.implementation import Side, tensors_of
+from attnscope.code.pairs.options import Pairing
 
 N_POSITIONS = 13
 """The number of positions of the usual inputs."""
@@ -47,31 +50,36 @@ N_POSITIONS = 13
 WIDEST_FIRST = ("float64", "float32")
 """The dtypes that code is run in: rounding in float64 cannot be mistaken for influence."""
 
-BATCH = re.compile("b|bs|bsz|(n_?)?batch(_size)?", re.I)
-"""Names of the axis of sequences."""
+
+TEXT_LIMITS = re.compile("cu_?seq_?lens?", re.I)
+"""Names of inputs that say where texts in one row begin and end: `0, 4, 9`."""
+
+TEXT_IDS = re.compile("(seq(uence)?|doc(ument)?|segment|sample)_?ids?$", re.I)
+"""Names of inputs that say of which text each position is."""
 
 
 @dataclass(eq=False)
 class AuditedCode:
-    """A class or function with inputs, whose positions can be changed.
-
-    Attributes:
-        runs: calls it.
-        inputs: its inputs.
-        layout: where their positions are.
-        changing: the inputs that are changed: those that keys and values come from.
-        masks: the inputs that hide positions.
-        drawn_pairs: the masks of pairs among them that the user did not give.
-        notices: sentences about the inputs.
-    """
+    """A class or function with inputs, whose positions can be changed."""
 
     runs: CodeRuns
     inputs: dict[str, Any]
-    layout: PositionLayout
-    changing: Group
+    layout: PositionLayout  #: where their positions are
+    changing: Group  #: the inputs that are changed: those that keys and values come from
+    #: what it returns that has positions; the likeliest to be its output first
+    outputs: list[CodeOutput]
+    #: what else it returns, and why that is not audited
+    left_out: list[str] = field(default_factory=list)
+    at: int = 0  #: the one of the outputs that is compared
+    #: the pairs of which a tensor of pairs is compared, `n_Q n_K`; None: all
+    judged: torch.Tensor | None = None
+    is_mask_known: bool = True  #: whether one mask should show just these pairs
     masks: list[Mask] = field(default_factory=list)
+    #: the masks of pairs among them that the user did not give
     drawn_pairs: list[Mask] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    _runs: dict[tuple[tuple[str, ...], int | None], list[torch.Tensor]] = field(default_factory=dict)
+    """What it returned with these inputs, by the inputs and the position that were changed."""
 
     @property
     def title(self) -> str:
@@ -95,12 +103,34 @@ class AuditedCode:
 
     def with_inputs(self, values: Mapping[str, Any]) -> AuditedCode:
         """Return the same code with other values of some inputs."""
-        return self if not values else replace(self, inputs=self.inputs | dict(values))
+        return self if not values else replace(self, inputs=self.inputs | dict(values), _runs={})
 
     def showing(self, mask: ExpectedMask | StatedMask) -> AuditedCode:
         """Return the same code with drawn masks of pairs that show what a mask does."""
+        if not self.is_square:
+            return self
         visible = mask.visible(self.n)
-        return self.with_inputs({each.name: each.values(visible) for each in self.drawn_pairs})
+        drawn = {each.name: each.values(visible) for each in self.drawn_pairs}
+        return replace(self.with_inputs(drawn), judged=visible)
+
+    def of(self, at: int) -> AuditedCode:
+        """Return the same code, of which another output is compared."""
+        return replace(self, at=at)
+
+    @property
+    def is_square(self) -> bool:
+        """Whether it has as many queries as keys."""
+        return self.layout.n == self.n
+
+    @property
+    def has_several(self) -> bool:
+        """Whether it returns several tensors."""
+        return len(self.runs.returned_names) > 1
+
+    @property
+    def out(self) -> CodeOutput:
+        """The output that is compared."""
+        return self.outputs[self.at]
 
     def batch_axis(self, name: str) -> int | None:
         """Return the axis of an input that is the batch: by its name, or the first before positions."""
@@ -111,11 +141,11 @@ class AuditedCode:
 
     def output(self, changed: Mapping[str, torch.Tensor] | None = None) -> torch.Tensor:
         """Return the output, with other values of some inputs."""
-        return self.runs.output(self.inputs | dict(changed or {}))
+        return self.runs.returned(self.inputs | dict(changed or {}))[self.out.place]
 
     def rows(self, changed: Mapping[str, torch.Tensor] | None = None) -> torch.Tensor:
-        """Return the output by position: `n …`."""
-        return self.output(changed).movedim(self.layout.out_axis, 0).reshape(self.layout.n, -1)
+        """Return the output by position, `n …`, or by pair, `n_Q·n_K …`."""
+        return self.out.by_position(self.output(changed))
 
     def changed(self, positions: Sequence[int], group: Group | None = None) -> dict[str, torch.Tensor]:
         """Return inputs, those that are changed, with other values at some positions."""
@@ -144,7 +174,8 @@ class AuditedCode:
     def influence(self, visible: torch.Tensor | None = None) -> Influence:
         """Measure how much each position changes each, beside which should be visible: `n_Q n_K`."""
         listed = None if visible is None else visible.tolist()
-        return Influence(f"influence in {self.title}", self.measured.tolist(), listed)
+        of = f"influence in {self.title}" + (f", {self.out.name}" if self.has_several else "")
+        return Influence(of, self.measured.tolist(), listed)
 
     @property
     def measured(self) -> torch.Tensor:
@@ -153,8 +184,24 @@ class AuditedCode:
 
     @cached_property
     def amounts(self) -> torch.Tensor:
-        """The same with rounding, measured by changing one position after the other."""
-        return influences(self.before, (self.rows(self.changed([key])) for key in range(self.n)))
+        """The same with rounding, measured by changing one position after the other.
+
+        Of a tensor of pairs, the elements for each query and the keys that it sees count: they may
+        depend on what the query sees. Those of hidden keys, as in scores before a mask, say nothing.
+        """
+        amounts = influences(self.before, (self._after(key) for key in range(self.n)))
+        if not self.out.is_of_pairs:
+            return amounts
+        judged = torch.ones(self.n, self.n, dtype=torch.bool) if self.judged is None else self.judged
+        return (amounts * judged.reshape(-1, 1)).reshape(self.n, self.n, -1).amax(1)
+
+    def _after(self, key: int | None) -> torch.Tensor:
+        """Return the output by position with another input at one, or as it is."""
+        which = self.changing.names, key
+        if which not in self._runs:
+            changed = {} if key is None else self.changed([key])
+            self._runs[which] = self.runs.returned(self.inputs | changed)
+        return self.out.by_position(self._runs[which][self.out.place])
 
     def doubt(self, visible: torch.Tensor) -> str:
         """Return in words which pair moves that should not, by so little that rounding may be why."""
@@ -171,20 +218,22 @@ class AuditedCode:
     @cached_property
     def before(self) -> torch.Tensor:
         """The output by position without any change: `n …`."""
-        return self.rows()
+        return self._after(None)
 
     def not_finite(self, rows: Sequence[int] | None = None) -> str:
-        """Return in words what of the output is not finite, and where that arises; empty if all is.
-
-        Args:
-            rows: the positions of the output that count; None: all.
-        """
-        what = not_finite(self.before if rows is None else self.before[rows])
+        """Return in words what of the output is not finite, and where that arises; empty if all is."""
+        before = self.before
+        if self.out.is_of_pairs:
+            judged = self.judged if self.judged is not None else before.new_ones(self.n, self.n) > 0
+            before = before.masked_fill(~judged.reshape(-1, 1), 0.0).reshape(self.n, -1)
+        what = not_finite(before if rows is None else before[rows])
         if not what:
             return ""
         inputs = copied(self.inputs)
         first = origin(
-            lambda: self.runs.output(inputs, copy=False), self.layout.n, *self.runs.names(inputs)
+            lambda: self.runs.returned(inputs, copy=False)[self.out.place],
+            self.layout.n,
+            *self.runs.names(inputs),
         )
         return "; ".join(filter(None, [what, first]))
 
@@ -196,22 +245,88 @@ class AuditedCode:
 
     def mixes(self) -> bool:
         """Check whether any position changes another."""
+        if not self.is_square:
+            return bool(self.measured.any())
         return bool((self.measured - self.measured.diag().diag()).any())
 
-    def leak(self, key: int, still: Sequence[int]) -> tuple[Line | None, str]:
-        """Return the line where a change of one position begins to move others; see `first_leak`."""
-        inputs = self.inputs, self.inputs | self.changed([key])
-        axes, groups = self.layout.axes, self.layout.groups
-        sequences = {name for each in groups for name in each.names}
-        names = [name for name in sequences if inputs[0][name].shape[axes[name]] == self.layout.n]
-        short = shorter(self.runs.side, inputs[0], axes, sequences, names)
-        return first_leak(
-            lambda change: self.runs.call(inputs[change]),
-            self.layout.n,
-            still,
-            lambda: self.runs.call(short),
-            self.runs.rounding,
+    @property
+    def _sequences(self) -> set[str]:
+        """The inputs that have positions of their own."""
+        return {name for each in self.layout.groups for name in each.names}
+
+    def shorter(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the inputs with one position less in some."""
+        return shorter(self.runs.side, self.inputs, self.layout.axes, self._sequences, names)
+
+    def leak(self, still: Mapping[int, Collection[int]]) -> Cause:
+        """Find the line whose correction keeps positions where they should be; see `first_leak`."""
+        n, axes = self.layout.n, self.layout.axes
+        names = [name for name in self._sequences if self.inputs[name].shape[axes[name]] == n]
+        return self._first_leak(
+            [(self.changed([key]), rows) for key, rows in still.items()],
+            n,
+            self.shorter(names),
+            visible=self.judged if self.is_square and self.is_mask_known else None,
+            weights=self._plain_tensors | self.runs.names(self.inputs)[0],
+            inputs=self.inputs,
+            module=self.module,
         )
+
+    def _first_leak(
+        self,
+        changed: Iterable[tuple[Mapping[str, torch.Tensor], Collection[int]]],
+        n: int,
+        short: Mapping[str, Any],
+        **more: Any,
+    ) -> Cause:
+        """Call `first_leak` with runs on changed inputs, and on inputs with one position less."""
+
+        def run_of(inputs: Mapping[str, Any]) -> Callable[[], Any]:
+            return partial(self.runs.call, copied(inputs), copy=False)
+
+        runs = [(run_of(self.inputs | dict(values)), still) for values, still in changed]
+        rounding, place = self.runs.rounding, self.out.place
+        return first_leak(run_of(self.inputs), runs, n, run_of(short), rounding, place=place, **more)
+
+    @property
+    def _plain_tensors(self) -> dict[int, str]:
+        """The names of tensors in plain attributes of modules, by their `id`."""
+        modules = [] if self.module is None else self.module.named_modules()
+        return {
+            id(value): f"{path}.{name}".lstrip(".")
+            for path, module in modules
+            for name, value in vars(module).items()
+            if isinstance(value, torch.Tensor)
+        }
+
+    def without(self, keys: Collection[int]) -> torch.Tensor | None:
+        """Return the output of a run without some positions; None if there is no such run."""
+        axes, own = self.layout.axes, self.changing.names
+        sizes = [each.n for each in self.layout.groups]
+        if len(set(sizes)) < len(sizes) or not set(own) <= self._sequences:
+            return None  # which axes are whose is not known
+        kept = torch.tensor(sorted({*range(self.n)} - {*keys}))
+        inputs = dict(self.inputs)
+        for name in tensors_of(self.runs.side):
+            is_beside = name not in self._sequences
+            shared = shared_axes(self.runs.side, axes, own[0], name) if is_beside else []
+            for axis in [axes[name]] if name in own else shared:
+                inputs[name] = inputs[name].index_select(axis, kept)
+        try:
+            return self.out.by_position(self.runs.returned(inputs)[self.out.place])
+        except SourceError:
+            return None
+
+    def batch_leak(self, axis: int, changed: Mapping[str, torch.Tensor], kept: int) -> Cause:
+        """Find the line that lets other sequences move one."""
+        size = next(iter(changed.values())).shape[axis]
+        batched = [name for name, each in tensors_of(self.runs.side).items() if each.dim() > axis]
+        short = {
+            name: self.inputs[name].narrow(axis, 0, size - 1)
+            for name in batched
+            if self.inputs[name].shape[axis] == size and self.batch_axis(name) == axis
+        }
+        return self._first_leak([(changed, {kept})], size, self.inputs | short)
 
     def fully_masked(self) -> tuple[set[int], bool]:
         """Find the queries that see no key, and whether other outputs are free of what they mix."""
@@ -220,11 +335,13 @@ class AuditedCode:
 
     @cached_property
     def depth(self) -> int:
-        """How many layers follow each other: those of attention, or else the longest list of modules."""
+        """How many layers an output comes through: of attention, or else the longest list of modules."""
+        tape, returned = self.runs.recorded(self.inputs)
+        if depths := depths_of(tape):
+            return max(depths.get(returned[self.out.place], 0), 1)  # 0: beside the attention
         modules = [] if self.module is None else self.module.modules()
         kinds = (torch.nn.ModuleList, torch.nn.Sequential)
-        lists = [len(each) for each in modules if isinstance(each, kinds)]
-        return depth_of(self.runs.tape(self.inputs)) or max(lists, default=1)
+        return max((len(each) for each in modules if isinstance(each, kinds)), default=1)
 
     @contextmanager
     def in_training(self) -> Iterator[AuditedCode | None]:
@@ -234,7 +351,7 @@ class AuditedCode:
             yield None
             return
         with batch_statistics(norms):
-            yield replace(self)
+            yield replace(self, _runs={})
 
 
 def code_of(
@@ -243,37 +360,47 @@ def code_of(
     positions: str | None = None,
     mask_inputs: Mapping[str, float | None] = MappingProxyType({}),
     dtype: str | None = None,
+    *,
+    may_differ: bool = False,
 ) -> AuditedCode:
     """Build a class or function and its inputs, in float64 if it runs so.
 
-    Args:
-        loaded: the class or function.
-        pairing: its arguments; without inputs, the usual ones are tried.
-        positions: the name of an axis, or of an input, whose positions are changed; None: those of the
-            output, or of the keys if they change no other position.
-        mask_inputs: the inputs that hide positions, with the value that hides, None if it is not said;
-            others are found by name, dtype, shape and use.
-        dtype: the dtype to run in; None: float64, or float32 if it raises in float64 only.
-
-    Raises:
-        AttnscopeError: it cannot be built, or has no axis of positions.
+    Without inputs, the usual ones are tried. `positions` names an axis, or an input, whose positions are
+    changed; None: those of the output, or of the keys if they change no other position. `mask_inputs`
+    hide positions, with the value that hides, None if it is not said; others are found by name, dtype,
+    shape and use. If it `may_differ`, there may be more keys than queries, or fewer.
     """
 
     def code_with(inputs: Texts) -> AuditedCode:
         runs = _runs(loaded, replace(pairing, inputs=inputs), [dtype] if dtype else WIDEST_FIRST)
-        return _code(runs, positions, mask_inputs)
+        code = _code(runs, positions, mask_inputs)
+        if not (code.is_square or may_differ):
+            queries = code.layout.groups[0].names[0]
+            raise OptionError(
+                f"{code.title} has {code.layout.n} queries and {code.n} keys, and which key a query may"
+                " see is defined for as many of both; --batch and --padding take any numbers.",
+                hint=f"--input {queries}={_sizes_text(code, queries)}",
+            )
+        return code
 
-    candidates = [pairing.inputs] if pairing.inputs else list(_usual(loaded, pairing))
+    candidates: list[Texts] = [pairing.inputs]
+    if not pairing.inputs:  # the usual ones with as many queries as keys
+        candidates = [
+            [text.replace("n_Q:5", f"n_Q:{N_POSITIONS}") for text in each]
+            for each in usual_inputs(callee(loaded, pairing.call), pairing.init)
+            if not any("n_K:7" in text for text in each)
+        ]
     failure: SourceError | None = None
     for each in candidates or [()]:
         try:
             code = code_with(each)
             is_named = positions is not None or (pairing.inputs and code.has_named_positions)
-            other = None if is_named else _axis_that_mixes(code)
-            if other is None:
+            others = [] if is_named else _axes_that_mix(code)
+            if not others:
                 return code
             if pairing.inputs:
-                raise _unknown_axis(code, other)
+                raise _unknown_axis(code, others)
+            other = others[0]
             own = code.layout.axes[code.changing.names[0]]
             code = code_with([_exchanged(text, own, other) for text in each])
             code.notices.append(
@@ -287,11 +414,7 @@ def code_of(
 
 
 def _runs(loaded: Loaded, pairing: Pairing, dtypes: Sequence[str]) -> CodeRuns:
-    """Build a class or function and its inputs in the first dtype in which it runs.
-
-    Raises:
-        SourceError: it raises in each; the error is that of the last.
-    """
+    """Build a class or function and its inputs in the first dtype in which it runs."""
     notices: list[str] = []
     for name in dtypes:
         side = built_side(loaded, loaded.name, replace(pairing, dtype=name))
@@ -315,13 +438,6 @@ def _runs(loaded: Loaded, pairing: Pairing, dtypes: Sequence[str]) -> CodeRuns:
     raise AssertionError("there is a dtype")
 
 
-def _usual(loaded: Loaded, pairing: Pairing) -> Iterator[list[str]]:
-    """Yield the usual inputs with as many queries as keys."""
-    for each in usual_inputs(callee(loaded, pairing.call), pairing.init):
-        if not any("n_K:7" in text for text in each):
-            yield [text.replace("n_Q:5", f"n_Q:{N_POSITIONS}") for text in each]
-
-
 def _code(runs: CodeRuns, positions: str | None, mask_inputs: Mapping[str, float | None]) -> AuditedCode:
     """Find out what each input of code is, and give drawn masks values that hide nothing."""
     side, inputs, tensors = runs.side, runs.side.inputs, tensors_of(runs.side)
@@ -335,8 +451,17 @@ def _code(runs: CodeRuns, positions: str | None, mask_inputs: Mapping[str, float
     runs.measure_rounding(inputs)
     if not runs.is_exact:
         side.notices.append(f"rounding moves outputs by up to {runs.rounding:.1g} of the largest")
-    possible = [name for name in tensors if name in mask_inputs or may_be_mask(name, tensors[name])]
-    indices = [name for name in tensors if INDICES.search(name) and not is_number(tensors[name])]
+    indices = [
+        name
+        for name in tensors
+        if not is_number(tensors[name])
+        and any(names.search(name) for names in (INDICES, TEXT_LIMITS, TEXT_IDS))
+    ]
+    possible = [
+        name
+        for name in tensors
+        if name in mask_inputs or (name not in indices and may_be_mask(name, tensors[name]))
+    ]
     axes = axes_of(side, None)
     named = axes_of(side, positions)
     axes |= named
@@ -354,50 +479,110 @@ def _code(runs: CodeRuns, positions: str | None, mask_inputs: Mapping[str, float
         raise OptionError(
             f"no input of {side.title} has an axis of positions.", hint="--input x=B,T,C --positions T"
         )
-    layout = layout_of(runs, inputs, axes, sequences)
+    layout = _layout(runs, inputs, axes, sequences)
     if layout.n < 2:
         raise OptionError(
             f"the output of {side.title} has one position, and an audit needs two or more.",
             hint="--input x=B,T:9,C",
         )
-    code = AuditedCode(runs, inputs, layout, layout.groups[0], notices=side.notices)
+    main = runs.ranked[0]
+    known = CodeOutput(main, runs.returned_names[main], (layout.out_axis,))
+    code = AuditedCode(runs, inputs, layout, layout.groups[0], [known], notices=side.notices)
     code = _with_masks(code, possible, mask_inputs)
-    return _with_keys(code, chosen(side, layout, positions))
+    return _with_outputs(_with_keys(code, chosen(side, layout, positions)))
 
 
-def _axis_that_mixes(code: AuditedCode) -> int | None:
-    """Return another axis, along which something moves others, if nothing does along the positions'."""
+def _layout(
+    runs: CodeRuns, inputs: Mapping[str, Any], axes: dict[str, int], sequences: list[str]
+) -> PositionLayout:
+    """Find the positions of the likeliest output that has some."""
+    ranked = list(runs.ranked)
+    failure: SourceError | None = None
+    for place in ranked:
+        runs.ranked = [place]
+        try:
+            return layout_of(runs, inputs, axes, sequences)
+        except SourceError as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
+
+
+def _with_outputs(code: AuditedCode) -> AuditedCode:
+    """Find all outputs that have positions, beside the one that is known."""
+    runs, left_out = code.runs, list(code.runs.unknown)
+    if len(runs.returned_names) == 1:
+        return replace(code, left_out=left_out)
+    shorter_runs = []
+    for group in dict.fromkeys((code.layout.groups[0], code.changing)):
+        with suppress(SourceError):
+            shorter_runs.append((group.n, runs.returned(code.shorter(group.names))))
+    outputs, others = outputs_of(
+        runs.returned_names,
+        runs.returned(code.inputs),
+        shorter_runs,
+        (code.out.place, code.layout.out_axis),
+        code.layout.n,
+    )
+    if not code.is_square:  # which pairs count is known for as many queries as keys
+        pairs = [each.name for each in outputs if each.is_of_pairs]
+        others += [f"{name}, which has pairs of queries and keys" for name in pairs]
+        outputs = [each for each in outputs if not each.is_of_pairs]
+    return replace(code, outputs=outputs, left_out=others + left_out)
+
+
+def _axes_that_mix(code: AuditedCode) -> list[int]:
+    """Return other axes, along which something moves others, if nothing does along the positions'."""
     names = code.changing.names
     tensor, axis = code.inputs[names[0]], code.layout.axes[names[0]]
-    if code.mixes():
-        return None
+    if any(code.of(i).mixes() for i in range(len(code.outputs))):
+        return []
     output = code.output()
     alike = {name: code.inputs[name] for name in names if code.inputs[name].shape == tensor.shape}
-    for other in range(tensor.dim() - is_number(tensor)):
-        if other == axis or output.shape[: other + 1] != tensor.shape[: other + 1]:
-            continue
-        for index in (0, tensor.shape[other] - 1):
-            changed = {name: code.other(each, other, [index]) for name, each in alike.items()}
-            outputs = output, code.output(changed)
-            amounts = relative(*(each.movedim(other, 0).flatten(1) for each in outputs))
-            amounts[index] = 0.0
-            if bool((amounts > code.runs.rounding).any()):
-                return other
-    return None
+    return [
+        other
+        for other in range(tensor.dim() - is_number(tensor))
+        if other != axis and output.shape[: other + 1] == tensor.shape[: other + 1]
+        and any(_moves_others(code, alike, output, other, i) for i in (0, tensor.shape[other] - 1))
+    ]  # fmt: skip
 
 
-def _unknown_axis(code: AuditedCode, other: int) -> OptionError:
+def _moves_others(
+    code: AuditedCode, inputs: Mapping[str, torch.Tensor], output: torch.Tensor, axis: int, index: int
+) -> bool:
+    """Check whether a change of inputs at one place of an axis moves others."""
+    changed = {name: code.other(each, axis, [index]) for name, each in inputs.items()}
+    amounts = relative(*(each.movedim(axis, 0).flatten(1) for each in (output, code.output(changed))))
+    amounts[index] = 0.0
+    return bool((amounts > code.runs.rounding).any())
+
+
+def _unknown_axis(code: AuditedCode, others: Sequence[int]) -> OptionError:
     """Return the error that asks the user which axis of the inputs is that of positions."""
     side, names = code.runs.side, code.changing.names
     shape, axis = code.inputs[names[0]].shape, code.layout.axes[names[0]]
-    sizes = ",".join(f"T:{size}" if i == other else str(size) for i, size in enumerate(shape))
-    hint = " ".join(f"--input {name}={sizes}" for name in names)
+    hints = []
+    for other in others:
+        sizes = ",".join(f"T:{size}" if i == other else str(size) for i, size in enumerate(shape))
+        hints.append(" ".join(f"--input {name}={sizes}" for name in names))
     if side.has_batch_second:
-        hint = f"batch_first=True where {side.title} is built, or {hint}"
+        hints.insert(0, f"batch_first=True where {side.title} is built")
+    along = ", and ".join(f"along axis {other}, with {shape[other]}" for other in others)
     return OptionError(
         f"which axis of {names[0]} are the positions? Along axis {axis}, with {shape[axis]}, none moves"
-        f" another; along axis {other}, with {shape[other]}, some do.",
-        hint=hint,
+        f" another; {along}, some do.",
+        hint=", or ".join(hints),
+    )
+
+
+def _sizes_text(code: AuditedCode, name: str) -> str:
+    """Return the specification of an input with as many positions as there are keys: `B:2,T:9,8`."""
+    shape, axis = code.inputs[name].shape, code.layout.axes[name]
+    sizes = [code.n if i == axis else size for i, size in enumerate(shape)]
+    labels = [str(each) for each in labels_of(code.runs.side, name)]
+    return ",".join(
+        f"{label}:{size}" if label.isidentifier() else str(size)
+        for label, size in zip(labels, sizes, strict=True)
     )
 
 
@@ -410,8 +595,20 @@ def _exchanged(text: str, one: int, other: int) -> str:
 
 
 def _with_indices(side: Side) -> tuple[dict[str, Any], list[str]]:
-    """Return the inputs, with positions that count, where they were drawn."""
+    """Return the inputs, with positions that count, and texts in one row, where they were drawn."""
     inputs, notices = dict(side.inputs), []
+    axes = axes_of(side, None)
+    numbers = [name for name, each in tensors_of(side).items() if is_number(each) and name in axes]
+    n = inputs[numbers[0]].shape[axes[numbers[0]]] if numbers else 0
+    for name, tensor in tensors_of(side).items():
+        if name not in side.drawn or is_number(tensor) or not tensor.dim() or not n:
+            continue
+        if TEXT_LIMITS.search(name) and tensor.dim() == 1 and len(tensor) > 1:
+            inputs[name] = torch.linspace(0, n, len(tensor)).long().to(tensor)
+            notices.append(f"{name} is {', '.join(map(str, inputs[name].tolist()))}")
+        elif TEXT_IDS.search(name) and tensor.shape[-1] == n:
+            inputs[name] = (torch.arange(n) * 2 // n).to(tensor).expand(tensor.shape).clone()
+            notices.append(f"{name} is 0 in the first half of the positions, and 1 in the second")
     for name, tensor in tensors_of(side).items():
         if name in side.drawn and INDICES.search(name) and not is_number(tensor) and tensor.dim():
             count = torch.arange(tensor.shape[-1], dtype=tensor.dtype)
@@ -451,11 +648,7 @@ def _with_masks(
 
 
 def _with_keys(code: AuditedCode, named: Group | None) -> AuditedCode:
-    """Choose the inputs that are changed: those that keys come from.
-
-    Raises:
-        OptionError: these have another number of positions than the output.
-    """
+    """Choose the inputs that are changed: those that keys come from."""
     groups = code.layout.groups
     group = named or groups[0]
     if named is None and len(groups) > 1 and not code.mixes():
@@ -464,13 +657,6 @@ def _with_keys(code: AuditedCode, named: Group | None) -> AuditedCode:
         ]
         same = [each for each in numbers if each.n == code.layout.n]
         group = (same or numbers or groups)[0]
-    if group.n != code.layout.n:
-        queries = groups[0].names[0]
-        raise OptionError(
-            f"{code.title} has {code.layout.n} queries and {group.n} keys, and which key a query may see"
-            " is defined for as many of both.",
-            hint=f"--input {queries}=… with {group.n} positions",
-        )
     others = [name for each in groups for name in each.names if name not in group.names]
     notice = f"positions are those of {', '.join(group.names)}; not changed: {', '.join(others)}"
     return replace(code, changing=group, notices=code.notices + [notice] * bool(others))

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from attnscope.auditing.code.runs import CodeRuns
-from attnscope.errors import OptionError, SourceError
-from attnscope.implementations.implementation import Side, tensors_of
-from attnscope.implementations.parameters import role_of
+from attnscope.base.errors import OptionError, SourceError
+from attnscope.code.pairs.implementation import Side, tensors_of
+from attnscope.code.pairs.parameters import role_of
 
 POSITIONS = re.compile(
     r"^(n|t|s|l|n_?[qkt]|nq|nk|q_len|kv_len|time|length|block_size|n_(tokens?|positions?))$|seq|tokens|length",
@@ -20,45 +20,34 @@ POSITIONS = re.compile(
 )
 """Names of the axis of positions."""
 
+BATCH = re.compile("b|bs|bsz|(n_?)?batch(_size)?", re.I)
+"""Names of the axis of sequences."""
+
 
 @dataclass(frozen=True)
 class Group:
-    """Inputs whose positions are changed together.
+    """Inputs whose positions are changed together."""
 
-    Attributes:
-        names: the inputs.
-        n: how many positions they have.
-        aligned: whether their positions are those of the output.
-    """
-
-    names: tuple[str, ...]
-    n: int
-    aligned: bool
+    names: tuple[str, ...]  #: the inputs
+    n: int  #: how many positions they have
+    aligned: bool  #: whether their positions are those of the output
 
 
 @dataclass(frozen=True)
 class PositionLayout:
-    """Where the positions are.
+    """Where the positions are."""
 
-    Attributes:
-        axes: of each input that has positions, the index of their axis.
-        out_axis: the axis of the output with positions.
-        n: how many positions the output has.
-        groups: the inputs by what is changed together, those of the output's positions first.
-    """
-
-    axes: dict[str, int]
-    out_axis: int
+    axes: dict[str, int]  #: of each input that has positions, the index of their axis
+    out_axis: int  #: the axis of the output with positions
     n: int
-    groups: list[Group]
+    groups: list[Group]  #: the inputs by what is changed together, those of the output's positions first
 
 
 def axes_of(side: Side, positions: str | None) -> dict[str, int]:
     """Return the axis of positions of each input that has one.
 
-    Args:
-        side: the code with its inputs.
-        positions: the name of an axis; None: by its name, or the last but one.
+    `positions` names an axis; None: it is found by its name, or is the last but one that is not the
+    batch.
     """
     axes = {}
     for name, value in tensors_of(side).items():
@@ -68,11 +57,12 @@ def axes_of(side: Side, positions: str | None) -> dict[str, int]:
             for index, each in enumerate(names)
             if (each == positions if positions else POSITIONS.search(str(each)))
         ]
-        default = value.dim() - (2 if is_number(value) else 1)
+        last = value.dim() - (2 if is_number(value) else 1)
+        others = [index for index in range(last, -1, -1) if not BATCH.fullmatch(str(names[index]))]
         if found:
             axes[name] = found[-1]
-        elif positions is None and default >= 0:
-            axes[name] = default
+        elif positions is None and last >= 0:
+            axes[name] = next(iter(others), last)
     return axes
 
 
@@ -108,14 +98,7 @@ def layout_of(
     One input after the other gets one position less. Those that shorten the output so are aligned with
     it; if the code needs them to be as long as others, all of one length are tried together.
 
-    Args:
-        runs: the code.
-        inputs: its inputs.
-        axes: of each input that may have positions, the index of their axis.
-        sequences: the inputs among them that may be changed.
-
-    Raises:
-        SourceError: the output has no axis of positions, or more than one could be it.
+    `axes` has all inputs that may have positions, and `sequences` those that may be changed.
     """
     full = runs.output(inputs)
     finder = _PositionFinder(runs, inputs, dict(axes), list(sequences), full)
@@ -130,7 +113,10 @@ def layout_of(
             if (out_axis := finder.axis_of(aligned)) is not None:
                 break
         else:
-            aligned, out_axis = list(sequences[:1]), finder.axis_by_size(sequences[0])
+            aligned = list(sequences[:1])
+            out_axis = None if finder.ran else finder.axis_of_square(sequences[0])
+            if out_axis is None:
+                out_axis = finder.axis_by_size(sequences[0])
     assert out_axis is not None
     for is_beside in (lambda name: role_of(name) == "context", lambda name: not is_number(inputs[name])):
         aligned = [name for name in aligned if not is_beside(name)] or aligned
@@ -158,26 +144,40 @@ class _PositionFinder:
         n = self.inputs[names[0]].shape[self.axes[names[0]]]
         if n < 2:
             return None
+        short = shorter(self.runs.side, self.inputs, self.axes, self.sequences, names)
+        return self._shortened(short, names[0], n)
+
+    def _shortened(self, short: Mapping[str, Any], name: str, n: int) -> int | None:
+        """Run with shorter inputs, and return the axis of the output that has one position less.
+
+        The axis of the input `name` comes first, if several get shorter.
+        """
         try:
-            short = self.runs.output(
-                shorter(self.runs.side, self.inputs, self.axes, self.sequences, names)
-            )
+            output = self.runs.output(short)
         except SourceError:
             return None
         self.ran = True
-        if short.dim() != self.full.dim():
+        if output.dim() != self.full.dim():
             return None
-        pairs = zip(self.full.shape, short.shape, strict=True)
+        pairs = zip(self.full.shape, output.shape, strict=True)
         found = [index for index, pair in enumerate(pairs) if pair == (n, n - 1)]
-        own = self.axes[names[0]]
+        own = self.axes[name]
         return own if own in found else next(iter(found), None)
 
-    def axis_by_size(self, source: str) -> int:
-        """Return the only axis of the output that has as many elements as an input has positions.
+    def axis_of_square(self, name: str) -> int | None:
+        """Return the axis of the output that gets shorter if all axes of one size of an input do.
 
-        Raises:
-            SourceError: there is none, or a run with a shorter input shows that it is not positions.
+        Such an input has an element for each pair of positions, as those of residues. None: it does not.
         """
+        side, n = self.runs.side, self.inputs[name].shape[self.axes[name]]
+        axes = {each: shared_axes(side, self.axes, name, each) for each in tensors_of(side)}
+        if len(axes[name]) < 2 or n < 2:
+            return None
+        short = {each: _cut(self.inputs[each], axes[each]) for each in axes}
+        return self._shortened({**self.inputs, **short}, name, n)
+
+    def axis_by_size(self, source: str) -> int:
+        """Return the only axis of the output that has as many elements as an input has positions."""
         title, shape = self.runs.side.title, tuple(self.full.shape)
         n, axis = self.inputs[source].shape[self.axes[source]], self.axes[source]
         what = f"the output of {title} has the shape {shape}"
@@ -209,12 +209,7 @@ def shorter(
 ) -> dict[str, Any]:
     """Return inputs of which some have one position less, and with them their masks and positions.
 
-    Args:
-        side: the code.
-        inputs: its inputs.
-        axes: of each input that may have positions, the index of their axis.
-        sequences: the inputs that are neither masks nor positions.
-        names: those that become shorter.
+    `sequences` are the inputs that are neither masks nor positions.
     """
     short = {name: _cut(inputs[name], [axes[name]]) for name in names}
     for other in tensors_of(side):
@@ -230,11 +225,7 @@ def _cut(tensor: torch.Tensor, axes: Iterable[int]) -> torch.Tensor:
 
 
 def chosen(side: Side, layout: PositionLayout, positions: str | None) -> Group | None:
-    """Return the inputs whose positions `--positions` names, as an input or as an axis; None: unnamed.
-
-    Raises:
-        OptionError: nothing has that name.
-    """
+    """Return the inputs whose positions `--positions` names, as inputs or by an axis; None: none."""
     if positions is None:
         return None
     sequences = [name for group in layout.groups for name in group.names]

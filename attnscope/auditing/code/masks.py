@@ -12,8 +12,8 @@ import torch
 from attnscope.auditing.code.layout import Group, is_number, shared_axes
 from attnscope.auditing.code.softmaxes import fully_masked_rows
 from attnscope.auditing.measure.difference import relative
-from attnscope.errors import OptionError, SourceError
-from attnscope.implementations.parameters import role_of
+from attnscope.base.errors import OptionError, SourceError
+from attnscope.code.pairs.parameters import role_of
 
 if TYPE_CHECKING:
     from attnscope.auditing.code.code import AuditedCode
@@ -33,41 +33,25 @@ N_PAD = 3
 
 @dataclass(frozen=True)
 class Meaning:
-    """What the values of a mask mean.
+    """What the values of a mask mean."""
 
-    Attributes:
-        text: in words.
-        visible, hidden: the values of what is visible and hidden.
-    """
-
-    text: str
-    visible: float
+    text: str  #: in words
+    visible: float  #: the values of what is visible and hidden
     hidden: float
 
 
 @dataclass(frozen=True)
 class Mask:
-    """An input that hides positions.
-
-    Attributes:
-        name: the input.
-        like: a tensor of its shape and dtype.
-        kind: what it has an element for.
-        axes: the axes of keys; of queries and keys, for pairs; of sequences, for lengths.
-        group: the inputs whose positions it hides.
-        meaning: what its values mean.
-        hides: whether it hides some positions; otherwise its meaning is a guess.
-        is_stated: whether the user says which value hides.
-    """
+    """An input that hides positions."""
 
     name: str
-    like: torch.Tensor
-    kind: str
-    axes: tuple[int, ...]
-    group: Group
-    meaning: Meaning
-    hides: bool = False
-    is_stated: bool = False
+    like: torch.Tensor  #: a tensor of its shape and dtype
+    kind: str  #: what it has an element for
+    axes: tuple[int, ...]  #: the axes of keys; of queries and keys, for pairs; of sequences, for lengths
+    group: Group  #: the inputs whose positions it hides
+    meaning: Meaning  #: what its values mean
+    hides: bool = False  #: whether it hides some positions; otherwise its meaning is a guess
+    is_stated: bool = False  #: whether the user says which value hides
 
     @property
     def is_known(self) -> bool:
@@ -93,6 +77,18 @@ class Mask:
             if self.group.aligned:
                 visible = visible | torch.eye(self.group.n, dtype=torch.bool)
         return self.values(visible)
+
+    def has_sequences(self, axis: int, size: int) -> bool:
+        """Check whether an axis of it counts as many sequences."""
+        is_free = self.kind == LENGTHS or axis not in self.axes
+        return self.hides and is_free and self.like.dim() > axis and self.like.shape[axis] == size
+
+    def hidden_in(self, mask: torch.Tensor, axis: int, sequences: Sequence[int]) -> torch.Tensor:
+        """Return a mask that hides the last positions of some sequences, too."""
+        hidden = self.hiding(self.sides()["right"]).movedim(axis, 0)
+        result = mask.clone()
+        result.movedim(axis, 0)[list(sequences)] = hidden[list(sequences)].to(mask)
+        return result
 
     def real_rows(self, keys: Collection[int], n: int) -> list[int]:
         """Return the rows of an output with `n` positions that are real if some keys are padding."""
@@ -160,12 +156,6 @@ def found_mask(
 
     Each meaning is tried at both ends: what is hidden moves nothing else, and does if it is visible. A
     meaning with which some query sees no key, although nothing is hidden, is wrong.
-
-    Args:
-        code: the code with other inputs that hide as little as is known.
-        name: the input.
-        groups: the inputs whose positions it may hide.
-        hiding_value: the value that hides; None: found out.
     """
     candidates = [
         Mask(name, code.inputs[name], kind, axes, group, meaning, is_stated=hiding_value is not None)

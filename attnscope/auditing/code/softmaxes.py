@@ -17,8 +17,8 @@ FUSED = (
 """Functions that attend on their own."""
 
 
-def depth_of(tape: Tape) -> int:
-    """Return the largest number of attentions of which each reads what the one before it computed.
+def depths_of(tape: Tape) -> dict[Value, int]:
+    """Return for each tensor how many attentions follow each other up to it; nothing if there are none.
 
     An attention is a softmax whose result enters a product, or a fused function. Heads beside each other
     are one.
@@ -33,16 +33,11 @@ def depth_of(tape: Tape) -> int:
         elif call.name in SOFTMAXES or (from_weights and call.name != "linear"):
             weights.update(call.outputs)
         depths.update(dict.fromkeys(call.outputs, depth))
-    return max(depths.values(), default=0)
+    return depths if any(depths.values()) else {}
 
 
 def fully_masked_rows(tape: Tape, n: int) -> set[int]:
-    """Return the positions of queries that see no key in any softmax of a run.
-
-    Args:
-        tape: the run.
-        n: the number of positions of queries.
-    """
+    """Return the positions of queries that see no key in any softmax of a run."""
     rows: set[int] = set()
     for call in tape.calls:
         hidden = _hidden(call)

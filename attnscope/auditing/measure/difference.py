@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnscope.implementations.rounding import CLOSE, EXACT, usual_size
+from attnscope.code.pairs.rounding import CLOSE, EXACT, usual_size
 
 Rows = Mapping[str, torch.Tensor]
 """By stage, in the order in which they run: the outputs at some positions, `n_position d`."""
@@ -28,22 +28,14 @@ LARGE = {torch.float64: EXACT, torch.float32: 1e-3, torch.float16: 0.1, torch.bf
 
 @dataclass(frozen=True)
 class RunDifference:
-    """The difference of two runs.
+    """The difference of two runs."""
 
-    Attributes:
-        status: `equal`, `different` or `undecided`.
-        stage: the first stage that differs.
-        position: the position that differs most in the last stage that does, counted within the rows.
-        amount: how far, relative to the largest number of that stage.
-        rounding: how much of it rounding causes, likewise; 0 where bits were compared.
-        why: for `undecided`, the reason.
-    """
-
-    status: str
-    stage: str = ""
+    status: str  #: `equal`, `different` or `undecided`
+    stage: str = ""  #: the first stage that differs
+    #: the position that differs most in the last stage that does, counted within the rows
     position: int = 0
-    amount: float = 0.0
-    rounding: float = 0.0
+    amount: float = 0.0  #: how far, relative to the largest number of that stage
+    rounding: float = 0.0  #: how much of it rounding causes, likewise; 0 where bits were compared
     why: str = ""
 
     @property
@@ -55,8 +47,7 @@ class RunDifference:
 def difference(runs: Callable[[bool], tuple[Rows, Rows]]) -> RunDifference:
     """Run something twice, and find the first stage that differs, and the position that differs most.
 
-    Args:
-        runs: returns the rows of both runs; its argument says whether they are exact, in float64.
+    `runs` returns the rows of both runs; its argument says whether they are exact, in float64.
     """
     first, second = runs(False)
     if all(torch.equal(first[stage], second[stage]) for stage in first):
@@ -67,7 +58,11 @@ def difference(runs: Callable[[bool], tuple[Rows, Rows]]) -> RunDifference:
     try:
         exact = runs(True)
     except (RuntimeError, TypeError, ValueError) as error:
-        return _without_exact(first, second, own, str(error).splitlines()[0])
+        limit = LARGE.get(next(iter(first.values())).dtype, EXACT)
+        if own > limit:  # large enough to decide by the run's own dtype alone
+            return _largest_difference(first, second, limit)
+        why = f"it differs, and does not run in float64: {str(error).splitlines()[0]}"
+        return RunDifference("undecided", amount=own, why=why)
     if not (_finite(exact[0]) and _finite(first)):
         if _finite(exact[0]) != _finite(exact[1]):
             return _largest_difference(exact[0], exact[1], 0.0)
@@ -92,17 +87,6 @@ def difference_unless_it_raises(
     except failures as error:
         lines = str(error).splitlines() or [""]
         return RunDifference("undecided", why=f"it raises {type(error).__name__}: {lines[0][:100]}")
-
-
-def _without_exact(first: Rows, second: Rows, own: float, problem: str) -> RunDifference:
-    """Decide by the run's own dtype alone, if the difference is large enough."""
-    dtype = next(iter(first.values())).dtype
-    limit = LARGE.get(dtype, EXACT)
-    if own > limit:
-        return _largest_difference(first, second, limit)
-    return RunDifference(
-        "undecided", amount=own, why=f"it differs, and does not run in float64: {problem}"
-    )
 
 
 def relative(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -135,9 +119,8 @@ def equality(amount: float) -> str:
 def influences(before: torch.Tensor, changed: Iterable[torch.Tensor]) -> torch.Tensor:
     """Measure how much each position changes each, rounding included: `n_Q n_K`.
 
-    Args:
-        before: the outputs by position, `n d`.
-        changed: the same with another input at each position in turn.
+    `before` are the outputs by position, `n d`; `changed` the same with another input at each position
+    in turn.
     """
     return torch.stack([relative(before, after) for after in changed], 1)
 

@@ -36,10 +36,7 @@ def origin(
 ) -> str:
     """Return in words where the first number arises that is not finite, of those that reach the output.
 
-    Args:
-        call: runs the code, and returns its output.
-        n: the number of positions.
-        weights, inputs: the names of parameters, buffers and arguments, by the `id` of their tensor.
+    Parameters, buffers and arguments are named by the `id` of their tensor.
     """
     tape = Tape(weights, inputs, limit=LIMIT)
     try:
@@ -74,13 +71,7 @@ def _hidden(weights: Value, n: int) -> str:
 def first_not_finite_module(subject: AuditedModel, inputs: dict[str, Any], output: torch.Tensor) -> str:
     """Return in words what of a model's output is not finite, and in which module that begins.
 
-    Args:
-        subject: the model.
-        inputs: the arguments of its forward.
-        output: what it returned for them, `n_position d`.
-
-    Returns:
-        The words; empty if all is finite.
+    `output`, `n_position d`, is what it returned for these inputs. The words are empty if all is finite.
     """
     what = not_finite(output)
     if not what:

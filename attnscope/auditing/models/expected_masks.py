@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attnscope.auditing.expected import ExpectedMask
-from attnscope.models.fields import field_of
+from attnscope.model.run.fields import field_of
 
 OTHER_KINDS = ("linear_attention", "conv", "mamba", "recurrent", "moe", "sparse", "hybrid")
 """Kinds of layers, in `layer_types`, that are not softmax attention over all or some positions."""
@@ -63,13 +63,7 @@ def image_blocks(config: Any) -> str:
 
 
 def mask_of_config(config: Any, layer: int | None, causal: bool) -> ExpectedMask | None:
-    """Read from a configuration the mask that a layer should have; None if it is another kind of layer.
-
-    Args:
-        config: the configuration of the text model.
-        layer: the layer's index; None if it has none.
-        causal: whether later positions are hidden.
-    """
+    """Read from a configuration the mask that a layer should have; None if its kind has no such mask."""
     if unread_window(config) is not None:
         return None
     full = ExpectedMask("full attention", causal)

@@ -16,27 +16,19 @@ from attnscope.auditing.models.expected_masks import WINDOWS, mask_of_config, un
 from attnscope.auditing.models.replay import layer_of
 from attnscope.auditing.models.subject import AuditedModel, ModelRun, Texts, audited_ids
 from attnscope.auditing.result import Evidence, Influence
-from attnscope.models.masks.seen_keys import observe_masks
-from attnscope.models.tokenize import first_position, max_tokens
+from attnscope.model.masks.seen_keys import observe_masks
+from attnscope.model.run.tokenize import first_position, max_tokens
 
 
 @dataclass
 class LayerMask:
-    """Which keys the queries of one attention module give weight to.
+    """Which keys the queries of one attention module give weight to."""
 
-    Attributes:
-        path: the module's name.
-        layer: the index of its layer.
-        expected: the mask that its layer should have; None: nothing is known.
-        visible: `n_Q n_K`, in any head.
-        received: the mask that reached it, likewise; None if none did.
-    """
-
-    path: str
+    path: str  #: the module's name
     layer: int
-    expected: ExpectedMask | None
-    visible: torch.Tensor
-    received: torch.Tensor
+    expected: ExpectedMask | None  #: the mask that its layer should have; None: nothing is known
+    visible: torch.Tensor  #: `n_Q n_K`, in any head
+    received: torch.Tensor  #: the mask that reached it, likewise; None if none did
 
     def expected_keys(self, n: int) -> torch.Tensor:
         """Build the keys of `n` that should have weight: `n n`; all that have, if that is left open."""
@@ -47,13 +39,7 @@ class LayerMask:
     def influence(
         self, of: str, tokens: list[str] | None, expected: torch.Tensor | None = None
     ) -> Influence:
-        """Show the keys with weight, beside the mask, and what is expected.
-
-        Args:
-            of: the layers.
-            tokens: the tokens of the text; None: it is random.
-            expected: `n_Q n_K`, which keys should have weight; None: nothing says so.
-        """
+        """Show the keys with weight, beside the mask, and what is expected."""
         should = None if expected is None else expected.tolist()
         weights = self.visible.double().tolist()
         return Influence(f"weights of {of}", weights, should, self.received.tolist(), tokens)
@@ -61,29 +47,17 @@ class LayerMask:
 
 @dataclass
 class Probe:
-    """A model with the texts that it reads in an audit.
-
-    Attributes:
-        subject: the model.
-        texts: draws texts.
-        ids: the text, `1 n`; of an encoder-decoder model, the decoder's.
-        tokens: the tokens of `ids`; None: they are random.
-        source: the encoder's text, or None.
-        causal: whether the model is causal; None: nothing says so.
-        causal_source: what says so.
-        stated: the mask that options describe; None: they describe none.
-        thorough: whether to take more positions and lengths.
-    """
+    """A model with the texts that it reads in an audit."""
 
     subject: AuditedModel
     texts: Texts
-    ids: torch.Tensor
-    source: torch.Tensor | None
-    causal: bool | None
-    causal_source: str
-    stated: ExpectedMask | None = None
-    tokens: list[str] | None = None
-    thorough: bool = False
+    ids: torch.Tensor  #: the text, `1 n`; of an encoder-decoder model, the decoder's
+    source: torch.Tensor | None  #: the encoder's text, or None
+    causal: bool | None  #: whether the model is causal; None: nothing says so
+    causal_source: str  #: what says so
+    stated: ExpectedMask | None = None  #: the mask that options describe; None: they describe none
+    tokens: list[str] | None = None  #: the tokens of `ids`; None: they are random
+    thorough: bool = False  #: whether to take more positions and lengths
     _runs: dict[Any, ModelRun] = field(default_factory=dict)
 
     @property
@@ -189,11 +163,8 @@ class Probe:
     ) -> Evidence:
         """Add to the evidence which keys have weight in its layer, if they are not those expected.
 
-        Args:
-            evidence: the evidence.
-            inputs: the arguments of the model in the run that differs, whose first sequence is shown.
-            of: what is particular about that run, in words.
-            expected: returns which keys should have weight there: `n_Q n_K`.
+        `inputs` are those of the run that differs, whose first sequence is shown; `of` says what is
+        particular about it, and `expected` returns which keys should have weight there: `n_Q n_K`.
         """
         with suppress(*FAILURES):  # of models whose masks cannot be measured
             for each in self.layer_masks_with(inputs):
@@ -224,44 +195,31 @@ class Probe:
         ids = self.texts.drawn(n)
         return replace(self, ids=ids, source=source, tokens=None, thorough=False, _runs={})
 
-    def in_training(self) -> Probe:
-        """Return the same probe without its runs, for other statistics of batch norms."""
-        return replace(self, _runs={})
-
     def evidence(self, found: RunDifference, changed: str, cause: slice | None = None) -> Evidence:
         """Return the evidence of a difference, with the first layer whose output differs.
 
-        Args:
-            found: the difference.
-            changed: what was changed, in words.
-            cause: the positions that were changed, and which must not influence what differs: then with
-                the influence within the layer, and the line where it begins. None: without.
+        If `cause` is given, the positions that were changed and must not influence what differs, it has
+        the influence within the layer and the line where it begins, too.
         """
         stage = found.stage
         index = self.subject.layers.get(stage.rstrip("'"))
+        evidence = Evidence(changed, found.position, found.amount, found.rounding, index, stage)
         layer = None if cause is None else layer_of(self.subject, stage, self.inputs)
-        influence, line, no_line = None, None, ""
-        if layer is not None and cause is not None:
-            expected = self.expected_mask(index)
-            received = next((each.received for each in self.layer_masks if each.layer == index), None)
-            influence = layer.influence(
-                f"influence in layer {index}",
-                promised=None if expected is None else expected.visible(self.n).tolist(),
-                received=None if received is None else received.tolist(),
-                tokens=self.tokens,
-            )
-            still = self._still(influence, cause)
-            if still:
-                shorter = layer_of(self.subject, stage, lambda: self.inputs(self.ids[:, :-1]))
-                line, no_line = layer.leak(cause, still, shorter)
-        return Evidence(
-            changed, found.position, found.amount, found.rounding, index, stage, line, influence, no_line
+        if layer is None or cause is None:
+            return evidence
+        expected = self.expected_mask(index)
+        visible = None if expected is None else expected.visible(self.n)
+        received = next((each.received for each in self.layer_masks if each.layer == index), None)
+        influence = layer.influence(
+            f"influence in layer {index}",
+            promised=None if visible is None else visible.tolist(),
+            received=None if received is None else received.tolist(),
+            tokens=self.tokens,
         )
-
-    @staticmethod
-    def _still(influence: Influence, cause: slice) -> list[int]:
-        """Return the positions that a change must not move, but that the layer does move."""
-        promised = influence.promised or []
-        return [
-            query for query in {query for query, _ in influence.wrong} if not any(promised[query][cause])
-        ]
+        evidence = replace(evidence, influence=influence)
+        promised, moved = influence.promised or [], {query for query, _ in influence.wrong}
+        still = [query for query in moved if not any(promised[query][cause])]
+        if not still:
+            return evidence
+        shorter = layer_of(self.subject, stage, lambda: self.inputs(self.ids[:, :-1]))
+        return layer.leak(cause, still, shorter, visible).added_to(evidence)

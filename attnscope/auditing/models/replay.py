@@ -9,25 +9,15 @@ from typing import Any
 import torch
 
 from attnscope.auditing.measure.difference import FAILURES, influences
-from attnscope.auditing.measure.leak import first_leak
+from attnscope.auditing.measure.leak import Cause, first_leak
 from attnscope.auditing.models.subject import AuditedModel, audited_ids, running
-from attnscope.auditing.result import Influence, Line
-from attnscope.implementations.rounding import EXACT
+from attnscope.auditing.result import Influence
+from attnscope.code.pairs.rounding import EXACT
 from attnscope.observe.operators.tape import tensors_in
 
 
 class ReplayedLayer:
-    """A layer with the arguments that it received in a run in float64.
-
-    Args:
-        subject: the model.
-        path: the layer's name in it.
-        inputs: the arguments of the model, for one sequence.
-
-    Attributes:
-        hidden: its input, `1 n d`.
-        is_repeatable: whether it computes the same again. If not, it depends on more than its arguments.
-    """
+    """A layer with the arguments that it received in a run in float64."""
 
     def __init__(self, subject: AuditedModel, path: str, inputs: dict[str, Any]) -> None:
         self.subject, self.path = subject, path
@@ -44,7 +34,8 @@ class ReplayedLayer:
             for each in tensors_in((self.args, self.kwargs))
             if each.is_floating_point() and each.dim() == 3 and each.shape[1] == self.n
         ]
-        self.hidden = found[0] if found else None
+        self.hidden = found[0] if found else None  #: its input, `1 n d`
+        #: whether it computes the same again. If not, it depends on more than its arguments
         self.is_repeatable = (
             self.hidden is not None
             and len(calls) == 1
@@ -78,19 +69,19 @@ class ReplayedLayer:
         return Influence(of, amounts.where(amounts > EXACT, 0.0).tolist(), **matrices)
 
     def leak(
-        self, positions: slice, still: list[int], shorter: ReplayedLayer | None
-    ) -> tuple[Line | None, str]:
-        """Return the line where a change of some positions begins to move others; see `first_leak`.
-
-        Args:
-            positions: those that change.
-            still: those that should not move.
-            shorter: the layer in a text with one position less; None: it is not known.
-        """
-        other = self.changed(positions)
-        short = None if shorter is None else partial(shorter._repeated, shorter.hidden)
+        self,
+        positions: slice,
+        still: list[int],
+        shorter: ReplayedLayer | None,
+        visible: torch.Tensor | None,
+    ) -> Cause:
+        """Find the line whose correction keeps positions where they should be; see `first_leak`."""
         return first_leak(
-            lambda change: self._repeated(other if change else self.hidden), self.n, still, short
+            partial(self._repeated, self.hidden),
+            [(partial(self._repeated, self.changed(positions)), still)],
+            self.n,
+            None if shorter is None else partial(shorter._repeated, shorter.hidden),
+            visible=visible,
         )
 
     def _repeated(self, hidden: torch.Tensor | None) -> Any:

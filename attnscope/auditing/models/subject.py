@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -12,24 +12,23 @@ from typing import Any
 
 import torch
 
+from attnscope.base.process.default_dtype import default_dtype
+from attnscope.base.process.random_state import seed_torch
 from attnscope.observe.operators.tape import Widened, tensors_in
-from attnscope.process.default_dtype import default_dtype
-from attnscope.process.random_state import seed_torch
 
 INPUT, OUTPUT = "before the first layer", "output"
 """The first and the last stage of a model."""
 
+BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm)
+"""Modules whose training uses the statistics of all rows and positions."""
+
 
 @dataclass
 class ModelRun:
-    """One run of a model.
+    """One run of a model."""
 
-    Attributes:
-        stages: the output of each layer by path, in the order in which they ran, and the model's output
-            last; `n_batch n_position d`.
-        output: what the model returned.
-    """
-
+    #: the output of each layer by path, in the order in which they ran, and the model's output last;
+    #: `n_batch n_position d`
     stages: dict[str, torch.Tensor]
     output: Any = field(repr=False)
 
@@ -39,25 +38,17 @@ class ModelRun:
 
 
 class AuditedModel:
-    """A model to audit.
-
-    Args:
-        name: its name in messages.
-        module: the model, in the dtype to run in, in evaluation mode.
-        n_tokens: how many tokens a text has.
-
-    Attributes:
-        n_forward: how many times it ran on a text of `n_tokens`; rows of a batch run at once.
-        is_encoder_decoder: whether it has both; then the positions of the decoder are audited.
-    """
+    """A model to audit."""
 
     def __init__(self, name: str, module: Any, n_tokens: int) -> None:
         self.name = name
         self.module = module
         self.n_tokens = n_tokens
+        #: how many times it ran on a text of `n_tokens`; rows of a batch run at once
         self.n_forward = 0.0
         self.config = module.config
         self.parameters = set(inspect.signature(module.forward).parameters)
+        #: whether it has both; then the positions of the decoder are audited
         self.is_encoder_decoder = bool(getattr(module.config, "is_encoder_decoder", False))
 
     @cached_property
@@ -96,12 +87,7 @@ class AuditedModel:
         return name in self.parameters
 
     def run(self, *, exact: bool = False, **inputs: Any) -> ModelRun:
-        """Run the model, and record the output of every layer.
-
-        Args:
-            exact: whether to run a copy in float64.
-            inputs: arguments of its forward; tensors `n_batch n_position`.
-        """
+        """Run the model, and record the output of every layer."""
         module = self.exact if exact else self.module
         main = audited_ids(inputs)
         self.n_forward += main.shape[1] / self.n_tokens
@@ -183,13 +169,7 @@ def recorded(
 
 
 class Texts:
-    """Draw token ids that are words: neither padding nor special.
-
-    Args:
-        config: the model's configuration, which has the size of the vocabulary.
-        special: further ids to avoid, such as those of the tokenizer.
-        seed: of all draws.
-    """
+    """Draw token ids that are words: neither padding nor special."""
 
     def __init__(self, config: Any, special: Iterable[int] = (), seed: int = 0) -> None:
         text = config.get_text_config()
@@ -217,3 +197,22 @@ class Texts:
         new = self.pool[index]
         result[:, positions] = torch.where(new == old, self.pool[(index + 1) % len(self.pool)], new)
         return result
+
+
+def batch_norms_of(module: torch.nn.Module | None) -> list[torch.nn.Module]:
+    """Return the batch norms among the modules of a module; None has none."""
+    return [] if module is None else [each for each in module.modules() if isinstance(each, BATCH_NORMS)]
+
+
+@contextmanager
+def batch_statistics(norms: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Let batch norms use the statistics of their input, as in training; then restore their own."""
+    before = [deepcopy(norm.state_dict()) for norm in norms]
+    for norm in norms:
+        norm.train()
+    try:
+        yield
+    finally:
+        for norm, state in zip(norms, before, strict=True):
+            norm.eval()
+            norm.load_state_dict(state)

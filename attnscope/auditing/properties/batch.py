@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
-from attnscope.auditing.measure.difference import Rows, RunDifference, difference, equality
+from attnscope.auditing.measure.difference import Rows, RunDifference, difference
 from attnscope.auditing.models.probe import Probe
-from attnscope.auditing.result import BROKEN, HOLDS, UNDECIDED, Property
+from attnscope.auditing.properties.variants import PropertyTest, verdict
+from attnscope.auditing.result import Property
 
 NAME = "batch"
 SOURCE = "every model"
@@ -17,18 +20,17 @@ def batch(probe: Probe) -> Property:
     text = probe.ids[:, : probe.n // 2]
     first, second = (probe.texts.drawn(text.shape[1]) for _ in range(2))
     pairs = {"the other sequence": ((text, second), 0), "the order of sequences": ((first, text), 1)}
-    amounts = []
-    for changed, (pair, row) in pairs.items():
-        found = _compared(probe, (text, first), pair, row)
-        if found.status == "different":
-            evidence = probe.evidence(found, changed)
+
+    def variants() -> Iterator[PropertyTest]:
+        for changed, (pair, row) in pairs.items():
+            found = _compared(probe, (text, first), pair, row)
             moves = f"exchanging {changed} moves position {found.position}"
-            return Property(NAME, BROKEN, SOURCE, moves, evidence)
-        if found.status == "undecided":
-            return Property(NAME, UNDECIDED, SOURCE, found.why)
-        amounts.append(found.amount)
-    equal = f"exchanging the other sequence, or their order, moves nothing, {equality(max(amounts))}"
-    return Property(NAME, HOLDS, SOURCE, equal)
+            yield PropertyTest("", found, changed, moves)
+            if found.status == "undecided":
+                return
+
+    equal = "exchanging the other sequence, or their order, moves nothing"
+    return verdict(probe, NAME, SOURCE, variants(), lambda _: equal, needs_all=True)
 
 
 def _compared(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 
-from attnscope.auditing.measure.batch_norms import batch_norms_of, batch_statistics
-from attnscope.auditing.measure.difference import Rows, RunDifference, difference, equality
+from attnscope.auditing.measure.difference import Rows, RunDifference, difference
 from attnscope.auditing.models.probe import Probe
-from attnscope.auditing.models.subject import ModelRun
+from attnscope.auditing.models.subject import ModelRun, batch_norms_of, batch_statistics
+from attnscope.auditing.properties.variants import PropertyTest, verdict
 from attnscope.auditing.result import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Property
 
 NAME = "causal"
@@ -26,10 +27,7 @@ MOST_NUMBERS = 2**26
 def causal(probe: Probe, rows_are_independent: Callable[[], bool]) -> Property:
     """Change all tokens from a position on, for each position: nothing before it may move.
 
-    Args:
-        probe: the model.
-        rows_are_independent: returns whether the sequences of a batch do not influence each other. Then
-            the changed texts are rows of one batch.
+    If the sequences of a batch do not influence each other, the changed texts are rows of one batch.
     """
     source = probe.causal_source
     if probe.causal is None:
@@ -42,7 +40,7 @@ def causal(probe: Probe, rows_are_independent: Callable[[], bool]) -> Property:
         norms = [*batch_norms_of(probe.subject.module), *batch_norms_of(probe.subject.exact)]
         some = sorted({1, probe.n // 4, probe.n // 2, probe.n - 1})
         with batch_statistics(norms):
-            training = _tested(probe.in_training(), some, _one_by_one)
+            training = _tested(replace(probe, _runs={}), some, _one_by_one)
         if training.status == BROKEN:
             return Property(NAME, BROKEN, source, f"in training, {training.found}", training.evidence)
     return result
@@ -53,22 +51,14 @@ def _tested(
     positions: list[int],
     changes: Callable[[Probe, list[int]], Iterator[tuple[int, RunDifference]]],
 ) -> Property:
-    source = probe.causal_source
-    largest, doubt = 0.0, ""
-    for cut, found in changes(probe, positions):
-        if found.status == "different":
+    def variants() -> Iterator[PropertyTest]:
+        for cut, found in changes(probe, positions):
             changed = f"tokens from position {cut} on"
-            text = f"changing {changed} moves position {found.position}"
-            evidence = probe.evidence(found, changed, slice(cut, None))
-            return Property(NAME, BROKEN, source, text, evidence)
-        if found.status == "undecided":
-            doubt = doubt or f"changing tokens from position {cut} on: {found.why}"
-        largest = max(largest, found.amount)
-    if doubt:
-        return Property(NAME, UNDECIDED, source, doubt)
-    which = _list(positions, probe.n - 1)
-    text = f"changing tokens from {which} on moves none before, {equality(largest)}"
-    return Property(NAME, HOLDS, source, text)
+            moves = f"changing {changed} moves position {found.position}"
+            yield PropertyTest(f"changing {changed}", found, changed, moves, slice(cut, None))
+
+    equal = f"changing tokens from {_list(positions, probe.n - 1)} on moves none before"
+    return verdict(probe, NAME, probe.causal_source, variants(), lambda _: equal, needs_all=True)
 
 
 def cuts(probe: Probe) -> list[int]:

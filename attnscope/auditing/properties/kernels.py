@@ -14,8 +14,8 @@ from attnscope.auditing.measure.difference import Rows, RunDifference, differenc
 from attnscope.auditing.models.probe import Probe
 from attnscope.auditing.properties.variants import PropertyTest, verdict
 from attnscope.auditing.result import NOT_APPLICABLE, Evidence, Property
-from attnscope.models.load import switched_attention
-from attnscope.models.masks.model_masks import SUPPORTED
+from attnscope.model.masks.model_masks import SUPPORTED
+from attnscope.model.run.load import switched_attention
 
 NAME = "kernels"
 
@@ -49,7 +49,7 @@ def kernels(probe: Probe) -> Property:
             if name != own:
                 found = _compared(probe, name)
                 text = f"{name} and {own} differ at position {found.position}"
-                yield PropertyTest(name, found, f"{name} instead of {own}", text, weights(name))
+                yield PropertyTest(name, found, f"{name} instead of {own}", text, weights=weights(name))
 
     def agreement(others: list[str]) -> str:
         return f"{', '.join([own, *others])} agree"

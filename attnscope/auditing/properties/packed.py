@@ -6,9 +6,10 @@ from unittest.mock import patch
 
 import torch
 
-from attnscope.auditing.measure.difference import Rows, difference, equality
+from attnscope.auditing.measure.difference import Rows, difference
 from attnscope.auditing.models.probe import Probe
-from attnscope.auditing.result import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Property
+from attnscope.auditing.properties.variants import PropertyTest, verdict
+from attnscope.auditing.result import NOT_APPLICABLE, Evidence, Property
 
 NAME = "packed"
 
@@ -39,20 +40,19 @@ def packed(probe: Probe, requested: bool) -> Property:
     if found.status == "different" and not requested and not _uses_positions(probe):
         why = "its mask does not depend on position_ids: texts in a row attend to each other"
         return Property(NAME, NOT_APPLICABLE, why, "")
-    if found.status == "different":
-        which = "the first" if found.position < cut else "the second"
-        evidence = probe.with_weights(
-            probe.evidence(found, "the other text in the row"),
+    which = "the first" if found.position < cut else "the second"
+    text = f"{which} of two texts in a row differs from the same text alone"
+
+    def weights(evidence: Evidence) -> Evidence:
+        return probe.with_weights(
+            evidence,
             probe.inputs(position_ids=positions),
             f"with two texts, the second from position {cut} on",
             lambda mask: torch.block_diag(*(mask.expected_keys(length) for length in lengths)).bool(),
         )
-        text = f"{which} of two texts in a row differs from the same text alone"
-        return Property(NAME, BROKEN, source, text, evidence)
-    if found.status == "undecided":
-        return Property(NAME, UNDECIDED, source, found.why)
-    text = f"two texts in a row are what each is alone, {equality(found.amount)}"
-    return Property(NAME, HOLDS, source, text)
+
+    test = PropertyTest("", found, "the other text in the row", text, weights=weights)
+    return verdict(probe, NAME, source, [test], lambda _: "two texts in a row are what each is alone")
 
 
 def _uses_positions(probe: Probe) -> bool:

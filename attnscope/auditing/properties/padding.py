@@ -118,11 +118,8 @@ def _alone(probe: Probe, side: str) -> RunDifference:
 def _padded(probe: Probe, side: str, pad: torch.Tensor | None, exact: bool) -> dict[str, torch.Tensor]:
     """Return the outputs of the real tokens of a short text, by stage.
 
-    Args:
-        probe: the model.
-        side: where it is padded, in a batch with a longer text; empty: it is alone.
-        pad: the tokens of the padding; None: the padding token.
-        exact: whether to run in float64.
+    It is padded on a side in a batch with a longer text, or alone without a side; `pad` None: with the
+    padding token.
     """
 
     def run() -> ModelRun:

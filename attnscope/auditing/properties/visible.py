@@ -1,6 +1,6 @@
 """Window, coverage and bidirectional: which keys attention gives weight to, layer by layer.
 
-What the model's own kernels do is measured: see `attnscope.models.masks.visible`.
+What the model's own kernels do is measured: see `attnscope.model.masks.visible`.
 """
 
 from __future__ import annotations
@@ -29,26 +29,24 @@ def window(probe: Probe) -> Property:
         return Property(name, UNDECIDED, unread, "its width is unknown")
     if not probe.limits:
         return Property(name, NOT_APPLICABLE, "no layer has a window or chunks", "")
-    limited = [each for each in probe.layer_masks if each.expected is not None and each.expected.limit]
+    limited = [(each, mask) for each in probe.layer_masks if (mask := each.expected) and mask.limit]
     if not limited:
         return _by_influence(probe, name)
-    source = "; ".join(dict.fromkeys(each.expected.source for each in limited if each.expected))
-    short = [each for each in limited if each.expected and (each.expected.limit or 0) >= probe.n]
-    for each in limited:
-        assert each.expected is not None
-        in_text = each.expected.without_limit().visible(probe.n)
-        outside = each.visible & ~each.expected.visible(probe.n) & in_text
+    source = "; ".join(dict.fromkeys(mask.source for _, mask in limited))
+    too_wide = [mask.limit for _, mask in limited if mask.limit and mask.limit >= probe.n]
+    for each, mask in limited:
+        in_text = mask.without_limit().visible(probe.n)
+        outside = each.visible & ~mask.visible(probe.n) & in_text
         if bool(outside.any()):
             return _wrong(probe, name, source, each, outside, "sees", "outside of its window")
-        if each not in short and (missing := _missing(each)) is not None:
+        if mask.limit not in too_wide and (missing := _missing(each)) is not None:
             return _wrong(probe, name, source, each, missing, "does not see", "inside its window")
-    if short:
-        limit = max(each.expected.limit or 0 for each in short if each.expected)
-        why = f"{probe.n} tokens do not reach the edge of {limit}: --length {limit + 2}"
+    if too_wide:
+        why = f"{probe.n} tokens do not reach the edge of {max(too_wide)}: --length {max(too_wide) + 2}"
         return Property(name, UNDECIDED, source, why)
-    text = f"{_layers(limited)}: the keys with weight are exactly those inside"
-    for each in limited:
-        if each.expected and each.expected.least is not None:
+    text = f"{_layers(each for each, _ in limited)}: the keys with weight are exactly those inside"
+    for each, mask in limited:
+        if mask.least is not None:
             distance = _distance(each.visible)
             if distance is None:
                 why = f"layer {each.layer}: the keys with weight are not those up to some distance"

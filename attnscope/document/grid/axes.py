@@ -9,9 +9,9 @@ from typing import Protocol
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from attnscope.base.text import LEFT_TO_RIGHT_MARK, printable
 from attnscope.document.grid.colours import ColourScale
 from attnscope.document.styles import AXIS_STYLES, GREEN
-from attnscope.text import LEFT_TO_RIGHT_MARK, printable
 
 EVERY = 5  # columns between positions in a ruler
 
@@ -99,10 +99,7 @@ def row_labels(
 def ruler(groups: Sequence[range], width: int, room: int | None = None) -> Text:
     """Return a line with the first position of every fifth column, above columns of `width` cells.
 
-    Args:
-        groups: the positions in each column.
-        width: the cells of a column.
-        room: the cells that the line may take; None: any number.
+    The line takes at most `room` cells; None: any number.
     """
     line, free = Text(), 0
     for i, group in enumerate(groups):
@@ -143,11 +140,7 @@ def centred(text: str, width: int, scale: ColourScale, style: str = "") -> Text:
 
 
 def downwards(text: str, height: int, width: int, scale: ColourScale) -> list[str]:
-    """Write a text vertically, one letter on each of `height` lines, aligned at the bottom.
-
-    Returns:
-        `height` pieces of `width` cells.
-    """
+    """Write a text vertically, a letter a line, at the bottom of `height` lines of `width` cells."""
     letters = _letters(text)
     if len(letters) > height:
         letters = [*letters[: height - 1], scale.marks.more]

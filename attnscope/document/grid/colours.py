@@ -36,34 +36,22 @@ FILLED = "yellow"  # the colour of shades and bars in 16 colours, whose values d
 
 @dataclass(frozen=True)
 class Marks:
-    """The characters that maps are drawn with.
+    """The characters that maps are drawn with."""
 
-    Attributes:
-        shades: in order of increasing ink, beginning with a blank.
-        below: the same for negative numbers.
-        bar: the last character of a bar, from the shortest to a full cell.
-        small: for a weight that rounds to 0 %.
-        full: for a weight that rounds to 100 %, where two digits are all that fits.
-        more: marks truncated text.
-        dash: between the ends of a range.
-        times: between the sizes of a map.
-        vertical, horizontal, cross: the lines between two texts.
-        left_out: for a cell that the colour scale leaves out.
-        upper, lower: half blocks; empty if the encoding has none.
-    """
-
-    shades: str
-    below: str
-    bar: str
-    small: str
-    full: str
-    more: str
-    dash: str
-    times: str
+    shades: str  #: in order of increasing ink, beginning with a blank
+    below: str  #: the same for negative numbers
+    bar: str  #: the last character of a bar, from the shortest to a full cell
+    small: str  #: for a weight that rounds to 0 %
+    full: str  #: for a weight that rounds to 100 %, where two digits are all that fits
+    more: str  #: marks truncated text
+    dash: str  #: between the ends of a range
+    times: str  #: between the sizes of a map
+    #: the lines between two texts
     vertical: str
     horizontal: str
     cross: str
-    left_out: str
+    left_out: str  #: for a cell that the colour scale leaves out
+    #: half blocks; empty if the encoding has none
     upper: str = ""
     lower: str = ""
 
@@ -75,25 +63,16 @@ NOT_A_NUMBER = "?"
 
 @dataclass(frozen=True)
 class ColourScale:
-    """The mapping from weights to colours and characters of a console.
+    """The mapping from weights to colours and characters of a console."""
 
-    Attributes:
-        top: the weight at the upper end of the scale; if it is signed, its lower end is −`top`.
-        ramp: the colours of cells; empty if the console has too few colours.
-        cold: those of negative numbers; empty likewise, and if the scale is not signed.
-        signed: whether numbers below 0 have colours of their own.
-        filled: the style of shades and bars.
-        encoding: the console's encoding.
-        marks: the characters that it can show.
-    """
-
-    top: float
-    ramp: tuple[str, ...]
-    filled: str
-    encoding: str
-    marks: Marks
+    top: float  #: the weight at the upper end of the scale; if it is signed, its lower end is −`top`
+    ramp: tuple[str, ...]  #: the colours of cells; empty if the console has too few colours
+    filled: str  #: the style of shades and bars
+    encoding: str  #: the console's encoding
+    marks: Marks  #: the characters that it can show
+    #: those of negative numbers; empty likewise, and if the scale is not signed
     cold: tuple[str, ...] = ()
-    signed: bool = False
+    signed: bool = False  #: whether numbers below 0 have colours of their own
 
     @classmethod
     def of(cls, console: Console, weights: np.ndarray, *, signed: bool = False) -> ColourScale:
@@ -166,10 +145,8 @@ class ColourScale:
     def legend(self, width: int, *, percent: bool = False, unit: float = 1.0) -> Text:
         """Return the legend on one line: 0, each colour or shade, the largest weight.
 
-        Args:
-            width: the console's.
-            percent: whether the largest is given in per cent of `unit`.
-            unit: the number that weights are multiples of.
+        `width` is that of the console. The largest is a multiple of `unit`, or is given in per cent of
+        it.
         """
         line = Text(f"{-self.top:.2g} " if self.signed else "0 ")
         steps = len(self.ramp or self.marks.shades[1:])
@@ -190,12 +167,7 @@ def print_picture_line(console: Console, scale: ColourScale, line: Text) -> None
 
 
 def pixel_lines(weights: np.ndarray, scale: ColourScale) -> list[Text]:
-    """Draw weights as pixels, one character wide; with colours, two rows share a line.
-
-    Args:
-        weights: `rows columns`.
-        scale: the scale of colours or shades.
-    """
+    """Draw weights as pixels, one character wide; with colours, two rows share a line."""
     rows = weights.tolist()
     if scale.rows_per_line == 1:
         return [_joined(scale.blank(weight, 1) for weight in row) for row in rows]

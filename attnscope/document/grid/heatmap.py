@@ -51,14 +51,11 @@ def print_heatmap(
 
     Its cells contain numbers if two digits fit, otherwise colours or shades alone. If even these do not
     fit, the map is pooled: neighbouring tokens share a cell, which shows the largest of their weights.
+    On a terminal, a map fits its width and has at most 60 rows; piped, it has all rows and up to 200
+    columns.
 
-    Args:
-        maps: the tokens.
-        attention: `n_Q n_K`.
-        console: the console. On a terminal, a map fits its width and has at most 60 rows; piped, it has
-            all rows and up to 200 columns.
-        unit: the number that is 100 %, for numbers that are not weights, and so no shares of 1; None: 1.
-        what: what the numbers are.
+    `unit` is the number that is 100 %, for numbers that are not weights, and so no shares of 1; None: 1.
+    `what` says what the numbers are.
     """
     attention = attention if unit is None else attention / unit
     scale = ColourScale.of(console, attention)
@@ -100,44 +97,26 @@ class Keys(Enum):
 
 @dataclass(frozen=True)
 class GridColumn:
-    """A column of a map.
+    """A column of a map."""
 
-    Attributes:
-        columns: the columns of the attention matrix that are pooled into it.
-        keys: the positions of their keys.
-        text: the first key, as it is written.
-        style: the style of that text.
-        width: in terminal cells.
-        divided: whether a further text begins with it, so that a line is drawn before it.
-        left_out: whether it has no colour, because its keys belong to a sink.
-    """
-
-    columns: range
-    keys: range
-    text: str
-    style: str
-    width: int
-    divided: bool
-    left_out: bool = False
+    columns: range  #: the columns of the attention matrix that are pooled into it
+    keys: range  #: the positions of their keys
+    text: str  #: the first key, as it is written
+    style: str  #: the style of that text
+    width: int  #: in terminal cells
+    divided: bool  #: whether a further text begins with it, so that a line is drawn before it
+    left_out: bool = False  #: whether it has no colour, because its keys belong to a sink
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The layout of a map.
-
-    Attributes:
-        scale: the scale of colours or shades.
-        indent: terminal cells before the first column, for the queries.
-        columns: the columns of the map.
-        keys: how keys are written above them.
-        digits: the longest number in the cells; 0 if they contain none.
-    """
+    """The layout of a map."""
 
     scale: ColourScale
-    indent: int
+    indent: int  #: terminal cells before the first column, for the queries
     columns: list[GridColumn]
-    keys: Keys
-    digits: int
+    keys: Keys  #: how keys are written above them
+    digits: int  #: the longest number in the cells; 0 if they contain none
 
     def head(self) -> Iterator[Text]:
         """Yield the lines with the keys above the map."""
@@ -178,11 +157,9 @@ class Geometry:
         return line
 
     def row(self, label: Text, weights: Iterable[float]) -> Text:
-        """Return a row of the map. Of two numbers without a blank between them, one is bold.
+        """Return a row of the map, with a label of at most `indent` cells.
 
-        Args:
-            label: the text before it, of at most `indent` cells.
-            weights: one for each column.
+        Of two numbers without a blank between them, one is bold.
         """
         cells = []
         before, style = "", ""
@@ -237,12 +214,7 @@ def _labels(maps: TokenGrid, rows: list[range], width: int, scale: ColourScale) 
 def _layout(maps: TokenGrid, room: int, indent: int, scale: ColourScale, *, packed: bool) -> Geometry:
     """Choose the most detailed layout that fits.
 
-    Args:
-        maps: the maps, for their keys.
-        room: the width of the terminal.
-        indent: the cells before the map.
-        scale: the scale of colours or shades.
-        packed: whether numbers need no blank between them, because one of them can be bold.
+    If it is `packed`, numbers need no blank between them, because one of them can be bold.
     """
     (_, tokens), (_, places) = first_tokens(maps), positions(maps)
     starts = borders(tokens)
@@ -280,13 +252,7 @@ def _layout(maps: TokenGrid, room: int, indent: int, scale: ColourScale, *, pack
 def _widths(lengths: list[int], digits: int, room: int) -> list[int] | None:
     """Return the widths of columns whose keys are written horizontally; the longest are truncated first.
 
-    Args:
-        lengths: the lengths of the keys.
-        digits: the digits of the longest number in a cell.
-        room: the width of all columns together.
-
-    Returns:
-        The widths, including a blank; None if too little would be left of the keys.
+    They include a blank, and numbers of `digits` digits fit. None: too little would be left of the keys.
     """
     longest = max(lengths)
     for most in range(longest, min(SHORTEST, longest) - 1, -1):
@@ -315,14 +281,7 @@ def _sentences(
     unit: float | None,
     what: str,
 ) -> Iterator[Text]:
-    """Yield sentences that explain a map.
-
-    Args:
-        maps, rows, layout: the tokens, and how they are laid out.
-        has_full: whether a mark stands for 100 %.
-        unit: the number that is 100 %, if it is not 1.
-        what: what the numbers are.
-    """
+    """Yield sentences that explain a map."""
     marks = layout.scale.marks
     sentence = Text.assemble("rows are ", ("queries", axes.QUERY), ", columns ", ("keys", axes.KEY))
     if layout.digits:

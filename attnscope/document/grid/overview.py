@@ -35,13 +35,8 @@ def print_overview(
     """Print every map, with a row for each layer and a column for each head.
 
     All maps share one scale, from 0 to the largest weight. Maps are as large as the width allows, and
-    those of long texts are pooled: each spot shows the largest of several weights.
-
-    Args:
-        maps: the tokens.
-        of_heads: the maps by layer and head, `n_Q n_K` each; heads without a map are left blank.
-        console: the console.
-        of_layers: whether there is a map for each layer, and not for each head.
+    those of long texts are pooled: each spot shows the largest of several weights. Heads without a map
+    are blank. If the maps are `of_layers`, there is one for each layer, and not for each head.
     """
     import numpy as np
 

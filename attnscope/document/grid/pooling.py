@@ -22,14 +22,10 @@ SHOWN = {"max": "the largest", "mean": "the mean"}
 
 @dataclass(frozen=True)
 class Pooling:
-    """How the maps of a long text are pooled: neighbouring tokens share a cell.
+    """How the maps of a long text are pooled: neighbouring tokens share a cell."""
 
-    Attributes:
-        shown: `max` or `mean`: how a cell of a map's `attention` is computed from its weights.
-        queries, keys: the positions pooled into each row, and into each column.
-    """
-
-    shown: str
+    shown: str  #: `max` or `mean`: how a cell of a map's `attention` is computed from its weights
+    #: the positions pooled into each row, and into each column
     queries: list[range]
     keys: list[range]
 
@@ -61,10 +57,6 @@ def groups(tokens: Sequence[AxisToken], most: int) -> list[range]:
     """Group neighbouring tokens into cells of equal size; return the positions of each group.
 
     No cell spans both texts of a pair, so that the last cell of a text may contain fewer tokens.
-
-    Args:
-        tokens: the tokens along one axis of a map.
-        most: the largest number of cells, at least 1.
     """
     runs = _runs(tokens)
     if len(runs) > most:
@@ -143,9 +135,8 @@ def smaller_without(
 ) -> tuple[np.ndarray, list[bool]]:
     """Pool a map as `smaller` does, ignoring columns that are left out.
 
-    Returns:
-        The cells; and for each of their columns whether it is left out. A column of maxima is left out
-        only if all columns pooled into it are; a column of means, if one of them is.
+    Return the cells, and for each of their columns whether it is left out: a column of maxima only if
+    all columns pooled into it are; a column of means, if one of them is.
     """
     out = columns_left_out(maps)
     by_any = maps.pooling is not None and maps.pooling.shown == "mean"
@@ -179,10 +170,7 @@ def smaller(
 ) -> np.ndarray:
     """Pool a map to fewer cells: by the maximum, or by the mean if it is already pooled by the mean.
 
-    Args:
-        maps: the maps, for their pooling.
-        attention: the map to pool.
-        rows, columns: the groups of rows, and of columns, that are merged, as `groups` returns them.
+    `rows` and `columns` are the groups that are merged, as `groups` returns them.
     """
     import numpy as np
 
@@ -196,16 +184,7 @@ def smaller(
 
 
 def pooled(weights: np.ndarray, rows: Sequence[range], columns: Sequence[range]) -> np.ndarray:
-    """Return the largest weight of each cell.
-
-    Args:
-        weights: `n_Q n_K`.
-        rows: the queries of each row of cells, as `groups` returns them.
-        columns: the keys of each column of cells.
-
-    Returns:
-        `len(rows) len(columns)`.
-    """
+    """Return the largest weight of each cell, `len(rows) len(columns)`, of groups as from `groups`."""
     import numpy as np
 
     if not weights.size:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Any
 
+from attnscope.base.text import printable
 from attnscope.document.page.page import json_in_html, policy_hash
-from attnscope.text import printable
 
 
 def document(title: str, content: str, *, script: str = "", data: Any = None) -> str:
     """Return a page that makes no network requests, and runs no script but its own.
 
-    Args:
-        title: its title.
-        content: its HTML, with its style.
-        script: the name of a file in this package, whose script reads `data`; empty: none.
-        data: what the script reads, as JSON.
+    `content` is HTML with its style; `script` names a file in this package, whose script reads `data` as
+    JSON.
     """
     from markupsafe import escape
 
@@ -45,11 +42,6 @@ def frame(page: str, title: str, note: str = "") -> str:
 
     The frame may run scripts and nothing else. It has no origin of its own, so that it reads neither the
     notebook's page nor its storage, and the policy of the page forbids the network.
-
-    Args:
-        page: the page's HTML.
-        title: what it is.
-        note: a sentence above it.
     """
     from markupsafe import escape
 

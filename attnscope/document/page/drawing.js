@@ -73,7 +73,7 @@ function standing(scene, axis, index) {
 }
 
 function inkOf(scene, state, token) {
-  if (state === "chosen") return scene.colours.accent;
+  if (state === "chosen") return scene.colours.chosen;
   if (state === "found") return scene.colours.foundInk;
   if (state === "cursor") return scene.colours.ink;
   return token.special ? scene.colours.faint : token.generated ? scene.colours.written : scene.colours.soft;
@@ -191,7 +191,7 @@ class MapLook extends Look {
     for (const axis of ["query", "key"]) {
       for (const index of scene.found[axis]) band(axis, index, 0, scene.colours.foundBand);
       if (scene.cursor[axis] !== null) band(axis, scene.cursor[axis], 1, scene.colours.cursor);
-      if (scene.chosen[axis] !== null) band(axis, scene.chosen[axis], 2, scene.colours.accent);
+      if (scene.chosen[axis] !== null) band(axis, scene.chosen[axis], 2, scene.colours.chosen);
     }
   }
 
@@ -407,7 +407,7 @@ class LinesLook extends Look {
       context.fillStyle = back;
       context.fillRect(x, middle - this.row / 2 + 1, width, this.row - 2);
       if (state === "chosen" || state === "cursor") {
-        context.fillStyle = state === "chosen" ? scene.colours.accent : scene.colours.soft;
+        context.fillStyle = state === "chosen" ? scene.colours.chosen : scene.colours.soft;
         context.fillRect(onLeft ? left - 2 : right, middle - this.row / 2 + 1, 2, this.row - 2);
       }
       context.font = fontOf(token, this.size, state === "chosen" || state === "cursor");
@@ -508,7 +508,7 @@ class PictureLook extends Look {
     this.outline(context, scene, scene.cursor.key, 1.5, scene.colours.cursor, dx, dy);
     const self = keyOf(scene, scene.chosen.query);
     this.outline(context, scene, self, 5, scene.colours.ground, dx, dy);
-    this.outline(context, scene, self, 2.5, scene.colours.accent, dx, dy);
+    this.outline(context, scene, self, 2.5, scene.colours.chosen, dx, dy);
     for (const key of scene.found.key) this.outline(context, scene, key, 2, scene.colours.found, dx, dy);
   }
 

@@ -61,29 +61,27 @@ def metrics_data(heads: PageMetrics | None) -> list[dict[str, str]]:
 def heads_data(
     mapped: list[dict[str, Any]], heads: PageMetrics | None, stack: str
 ) -> list[dict[str, Any]]:
-    """Return a stack's heads in order: those that have a map, a row of the table, or both.
-
-    Args:
-        mapped: the page's data of heads that have a map.
-        heads: the table of metrics, if any.
-        stack: the stack's name.
-    """
+    """Return a stack's heads in order: those that have a map, a row of the table, or both."""
     if heads is None:
         return mapped
     by_place = {(each["layer"], each["head"]): each for each in mapped}
     for row in heads.rows:
         if row.stack == stack:
             each = by_place.setdefault((row.layer, row.head), {"layer": row.layer, "head": row.head})
-            each.update(_numbers(row, heads.metrics))
+            each.update(_numbers(row, heads))
     return [by_place[place] for place in sorted(by_place)]
 
 
-def _numbers(row: PageRow, metrics: dict[str, str]) -> dict[str, list[float | None]]:
-    """Return a head's value for each metric, or None; and their standard errors, if any."""
-    numbers = {"values": [_rounded(row.values.get(name), VALUE_DIGITS) for name in metrics]}
+def _numbers(row: PageRow, heads: PageMetrics) -> dict[str, list[Any]]:
+    """Return a head's value for each metric, or None; their standard errors, and which are not drawn."""
+    metrics = list(heads.metrics)
+    numbers: dict[str, list[Any]] = {
+        "values": [_rounded(row.values.get(name), VALUE_DIGITS) for name in metrics]
+    }
     if any(error is not None for error in row.errors.values()):
         numbers["errors"] = [_rounded(row.errors.get(name), ERROR_DIGITS) for name in metrics]
-    return numbers
+    hidden = [row.values.get(name) is not None and heads.drawn(row, name) is None for name in metrics]
+    return numbers | ({"hidden": hidden} if any(hidden) else {})
 
 
 def _rounded(number: float | None, digits: int) -> float | None:

@@ -3,7 +3,7 @@
 
 const MAPS = "map"; // the overview shows small maps instead of a metric
 const MOST_DECIMALS = 6;
-const BELOW = 45; // the hue of numbers below 0, degrees
+const TINY = 1e-3; // of effects: columns whose largest is below it are written with powers of ten
 const DIGIT = 6.2; // the width of a digit in a cell, px
 const ROWS = 100; // of the table at first; also the number of rows added at a time
 
@@ -41,6 +41,7 @@ function largestOf(stack, metric) {
 
 /** Returns the number of decimals that show this many digits of the largest value of a column. */
 function decimalsFor(largest, digits) {
+  if (data.signed && !data.powers && largest < TINY) return null; // powers of ten
   const before = largest > 0 ? Math.floor(Math.log10(largest)) : 0;
   return clamp(digits - 1 - before, Math.max(0, digits - 2), MOST_DECIMALS);
 }
@@ -49,6 +50,7 @@ function decimalsFor(largest, digits) {
 function numberText(value, digits) {
   if (data.powers && Number.isInteger(value)) return String(value);
   if (data.powers && Math.abs(value) < 10 ** -digits) return value.toExponential(1);
+  if (digits === null) return value === 0 ? "0" : value.toExponential(1);
   return value.toFixed(digits);
 }
 
@@ -57,6 +59,7 @@ function valueOf(stack, each, metric) {
   const value = each.values?.[metric] ?? null;
   const error = each.errors?.[metric] ?? null;
   if (value === null) return "no value";
+  if (each.hidden?.[metric]) return `${numberText(value, decimalsFor(largestOf(stack, metric), 4))}: ${data.without}`;
   if (!error) return numberText(value, decimalsFor(largestOf(stack, metric), 4)) + (error === 0 ? " ± 0" : "");
   const digits = clamp(1 - Math.floor(Math.log10(error)), 0, MOST_DECIMALS);
   const least = 10 ** -digits;
@@ -70,13 +73,13 @@ let longest = 0; // of the texts in the cells, characters
 /** Colours cells from 0 to the largest value of the stack, in equal steps; below 0 in another hue. */
 function paintValues(stack, metric) {
   const colours = palette(isDark());
-  const below = data.signed ? palette(isDark(), BELOW) : colours;
+  const below = data.signed ? palette(isDark(), BLUE) : colours;
   const largest = largestOf(stack, metric);
   const digits = decimalsFor(largest, 2);
   longest = 0;
   for (const each of stack.heads) {
     const patch = cells.get(placeOf(each)).lastChild;
-    const value = each.values?.[metric] ?? null;
+    const value = each.hidden?.[metric] ? null : (each.values?.[metric] ?? null);
     const share = value === null ? 0 : clamp(strengthOf(value) / (largest || 1), 0, 1);
     const colour = value === null ? null : (value < 0 ? below : colours)[Math.round(255 * share)];
     patch.classList.toggle("none", value === null);
@@ -168,14 +171,14 @@ function showChoices(stack) {
   const top = largest === null ? "" : numberText(largest, decimalsFor(largest, 3));
   by("metric-top").textContent = top;
   by("metric-low").textContent = data.signed && top ? `−${top}` : "0";
-  const without = metric >= 0 && stack.heads.some((each) => (each.values?.[metric] ?? null) === null);
+  const without = metric >= 0 && stack.heads.some((each) => each.hidden?.[metric] || (each.values?.[metric] ?? null) === null);
   by("metric-none").hidden = !without;
-  by("none-text").textContent = largest === null ? "no head has a value" : "no value";
+  by("none-text").textContent = largest === null ? "no head has a value" : data.without;
 }
 
 /** Shows all metrics of one head. */
 function showList(stack, each) {
-  by("measures-heading").textContent = `${nameOf(stack, each)}: metrics`;
+  by("measures-heading").textContent = `${nameOf(stack, each)}: ${data.what}`;
   const rows = data.metrics.map(({ name, meaning }, i) => {
     const value = element("dd", {}, each.values ? valueOf(stack, each, i) : "not measured");
     const row = element("div", {}, element("dt", {}, name), value, element("dd", { class: "note" }, meaning));

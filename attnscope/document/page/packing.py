@@ -30,8 +30,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from attnscope.base.errors import ModelError
 from attnscope.document.page.protocols import PageHead
-from attnscope.errors import ModelError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,45 +57,28 @@ ROUNDING = 1e-3
 
 @dataclass(frozen=True)
 class PackedHead:
-    """One head's weights, as the page stores them.
+    """One head's weights, as the page stores them."""
 
-    Attributes:
-        text: base64, as described in the module's docstring.
-        largest_error: the largest absolute difference between a weight and its unpacked value.
-        thumbnail: the result of `thumbnail`; None: the map itself is as small.
-    """
-
-    text: str
-    largest_error: float
-    thumbnail: np.ndarray | None
+    text: str  #: base64, as described in the module's docstring
+    largest_error: float  #: the largest absolute difference between a weight and its unpacked value
+    thumbnail: np.ndarray | None  #: the result of `thumbnail`; None: the map itself is as small
 
 
 def pack(maps: Sequence[PageHead], *, fine: bool, unit: float = 1.0) -> list[PackedHead]:
     """Pack several heads in parallel threads: zlib and numpy release Python's global lock.
 
-    Args:
-        maps: weights between 0 and `unit`, or NaN.
-        fine: whether to keep all low bytes.
-        unit: the number that weights are stored as shares of.
-
-    Raises:
-        ModelError: a weight is less than 0 or more than `unit`.
+    Weights are between 0 and `unit`, of which shares are stored, or NaN; a ModelError is raised for
+    others. `fine` keeps all low bytes.
     """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(lambda each: _pack_head(each, fine, unit), maps))
 
 
 def thumbnail(attention: np.ndarray, most: int = THUMBNAIL) -> np.ndarray:
-    """Reduce a map: average over blocks of queries, and sum over blocks of keys.
+    """Reduce a map to `most` rows and columns: average over blocks of queries, sum over blocks of keys.
 
-    So its rows, before the root is taken, sum to what those of the map do on average.
-
-    Args:
-        attention: `n_Q n_K`. NaN is treated as 0.
-        most: the most rows and columns of the result.
-
-    Returns:
-        √weight · 255, rounded, uint8.
+    So its rows, before the root is taken, sum to what those of the map do on average. NaN counts as 0.
+    Return √weight · 255, rounded, uint8.
     """
     import numpy as np
 

@@ -300,14 +300,14 @@ function coloursNow() {
     probe.style.color = `var(--${name})`;
     return getComputedStyle(probe).color;
   };
-  const names = ["ground", "line", "ink", "soft", "faint", "accent", "found", "written", "cursor"];
+  const names = ["ground", "line", "ink", "soft", "faint", "chosen", "found", "written", "cursor"];
   const colours = Object.fromEntries(names.map((name) => [name, colour(name)]));
   colours.foundInk = colour("found-ink");
   colours.foundBand = colour("found-band");
   for (const [name, own] of [["missing", "missing"], ["leftOut", "left-out"]])
     colours[name] = colour(own).match(/\d+/g).slice(0, 3).map(Number);
   probe.style.color = "";
-  return { colours, palette: palette(isDark()), lineShade: 190, veil: [20, 115, 255] };
+  return { colours, palette: palette(isDark()), lineShade: 190, veil: [248, 107, 0] };
 }
 
 let drawn = { width: 0, height: 0 };

@@ -16,7 +16,9 @@ from importlib.resources import files
 from pathlib import Path, PurePath
 from typing import Any
 
-from attnscope.attention.sinks import sink_keys
+from attnscope.base.errors import SizeError
+from attnscope.base.process.files import check_file
+from attnscope.base.units import counted
 from attnscope.document.grid.axes import AxisToken, label
 from attnscope.document.grid.pooling import (
     SHOWN,
@@ -25,13 +27,11 @@ from attnscope.document.grid.pooling import (
     positions,
     tokens_of_cells,
 )
+from attnscope.document.grid.sinks import sink_keys
 from attnscope.document.html import rendered
 from attnscope.document.page import packing
 from attnscope.document.page.heads import heads_data, metrics_data, with_measured
 from attnscope.document.page.protocols import PageHead, PageMetrics, PagePicture, PageStack
-from attnscope.errors import SizeError
-from attnscope.process.files import check_file
-from attnscope.units import counted
 
 SCRIPTS = ("weights.js", "drawing.js", "overview.js", "metrics.js", "beside.js", "page.js")
 STYLES = ("page.css", "metrics.css", "beside.css")
@@ -50,11 +50,7 @@ packing allows up to 65,536 keys.)"""
 
 
 def check_map_size(n: int) -> None:
-    """Check that a page can show maps of this many queries or keys.
-
-    Raises:
-        SizeError: browsers cannot draw them.
-    """
+    """Raise a SizeError if browsers cannot draw maps of this many queries or keys."""
     if n > MAX_CANVAS:
         raise SizeError(
             f"a page shows maps of at most {MAX_CANVAS:,} queries and keys, the largest that browsers"
@@ -64,16 +60,7 @@ def check_map_size(n: int) -> None:
 
 
 def check_page(path: Path, *, name: str, force: bool = False) -> None:
-    """Check that a page can be written.
-
-    Args:
-        path: the file.
-        name: a file name to suggest if the path is a folder.
-        force: whether to overwrite an existing file.
-
-    Raises:
-        FileError: unknown suffix, no such folder, no permission to write, or the file exists.
-    """
+    """Check that a page can be written; `name` is suggested if the path is a folder."""
     inside = f"--page {path / name}"
     check_file(path, force=force, suffixes=(".html", ".htm"), kind="a page", inside=inside)
 
@@ -89,6 +76,7 @@ def page_html(
     metric: str | None = None,
     without_sink: bool = False,
     beside: bool = False,
+    further: str = "",
 ) -> str:
     """Return a self-contained HTML document that shows attention in a browser.
 
@@ -101,6 +89,7 @@ def page_html(
         metric: the metric shown at first, or `map`; None: the first metric.
         without_sink: whether the switch that leaves the sink out is initially on.
         beside: whether to show small maps of the head in all stacks side by side.
+        further: a drawing below the table of heads, as HTML without styles of its own.
 
     Raises:
         SizeError: a map is larger than browsers can draw.
@@ -138,6 +127,8 @@ def page_html(
         "beside": beside,
         "powers": heads is not None and heads.powers,
         "signed": heads is not None and heads.signed,
+        "what": "" if heads is None else heads.what,
+        "without": "" if heads is None else heads.without,
         "stacks": [_stack_data(*each, heads) for each in zip(stacks, packed, details, strict=True)],
     }
     names = ([] if heads is None else heads.models) + [stack.model for stack in stacks]
@@ -158,6 +149,7 @@ def page_html(
         sizes=sizes,
         pooled=pooled,
         heads=heads,
+        further=Markup(further),
         beside=beside,
         source=None if heads is None else heads.page_source,
         weights=[[Markup(each.text) for each in of_stack] for of_stack in packed],

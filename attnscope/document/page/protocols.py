@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attnscope.document.grid.pooling import TokenGrid
 from attnscope.document.result import Check
@@ -95,3 +95,8 @@ class PageMetrics(Protocol):
     def powers(self) -> bool: ...
     @property
     def signed(self) -> bool: ...
+    @property
+    def what(self) -> str: ...
+    @property
+    def without(self) -> str: ...
+    def drawn(self, row: Any, metric: str, /) -> float | None: ...

@@ -127,11 +127,15 @@ function rgbOf(lightness, chroma, hue) {
   });
 }
 
+/** The hues of numbers above 0 and below, in degrees: orange and blue, as in figures and terminals. */
+const ORANGE = 52;
+const BLUE = 250;
+
 /**
  * Returns 256 colours of one hue in even steps of lightness: darker on a light page, lighter on a dark one.
  * The colour of 0 is that of the background in both schemes.
  */
-function palette(dark, hueOf = dark ? 235 : 255) {
+function palette(dark, hueOf = ORANGE) {
   const [from, to] = dark ? [0.215, 0.96] : [0.985, 0.27];
   const hue = hueOf * (Math.PI / 180);
   return Array.from({ length: 256 }, (_, i) => {

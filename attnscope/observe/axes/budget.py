@@ -8,7 +8,7 @@ from functools import cache
 from itertools import combinations_with_replacement, permutations
 from math import inf, prod
 
-from attnscope.units import bytes_text
+from attnscope.base.units import bytes_text
 
 LEAST_BYTES, TIMES_THE_BYTES = 2**30, 4
 """A run with other sizes may take this many bytes, or this many times those of the first run."""
@@ -36,28 +36,18 @@ class OverBudget(BaseException):
 
 
 class RunBudget:
-    """The limits of the runs with other sizes, and what has been spent.
-
-    Args:
-        n_bytes: the bytes that one run may take.
-        seconds: the seconds that all runs may compute.
-        n_runs: the maximal number of runs.
-
-    Attributes:
-        ended: why the search ended early; None if it did not.
-        too_large: whether a run was too large.
-    """
+    """The limits of the runs with other sizes, and what has been spent."""
 
     def __init__(self, n_bytes: int, seconds: float, n_runs: int = MOST_RUNS) -> None:
-        self.n_bytes = n_bytes
-        self.seconds = seconds
-        self.n_runs = n_runs
+        self.n_bytes = n_bytes  #: the bytes that one run may take
+        self.seconds = seconds  #: the seconds that all runs may compute
+        self.n_runs = n_runs  #: the maximal number of runs
         self.begun = time.process_time(), time.monotonic()
         self.looked, self.late = -inf, False
         self.spent_runs = 0
         self.is_running = False
-        self.ended: str | None = None
-        self.too_large = False
+        self.ended: str | None = None  #: why the search ended early; None if it did not
+        self.too_large = False  #: whether a run was too large
 
     def start(self) -> bool:
         """Count another run, if the budget allows it, and say whether it does."""
@@ -95,11 +85,7 @@ class RunBudget:
         return self.late
 
     def notice(self, *, is_complete: bool) -> str | None:
-        """Describe in a sentence what the limits have prevented; None if nothing.
-
-        Args:
-            is_complete: whether the runs sufficed to name the axes.
-        """
+        """Describe in a sentence what the limits have prevented; None if nothing."""
         if self.ended is not None:
             return (
                 f"the search for axis names stopped {self.ended}: some axes may have no name, and"
@@ -115,11 +101,7 @@ class RunBudget:
 
 
 def budget_after(n_bytes: int, memory: int | None) -> RunBudget:
-    """Return the budget of a search, after a first run that took that many bytes.
-
-    Args:
-        memory: the bytes that a run may take; None for the default.
-    """
+    """Return the budget of a search, after a first run that took that many bytes."""
     allowed = max(LEAST_BYTES, TIMES_THE_BYTES * n_bytes) if memory is None else memory
     return RunBudget(allowed, SECONDS)
 
@@ -127,18 +109,15 @@ def budget_after(n_bytes: int, memory: int | None) -> RunBudget:
 class MemoryEstimate:
     """An estimate of the memory of runs with other sizes, scaled from that of the first run.
 
-    Args:
-        tensors: the shapes of the weights, inputs and results of the first run, each with its bytes.
-        original: the sizes of the first run, by name.
-
     >>> estimate = MemoryEstimate([((4, 48), 768), ((192, 48), 36864)], {"n": 4, "d": 48})
     >>> estimate.n_bytes, estimate.with_sizes({"n": 8, "d": 48}), estimate.with_sizes({"n": 4, "d": 96})
     (37632, 75264, 148992)
     """
 
     def __init__(self, tensors: Iterable[tuple[Shape, int]], original: Mapping[str, int]) -> None:
+        #: the shapes of the weights, inputs and results of the first run, each with its bytes
         self.tensors = list(tensors)
-        self.original = original
+        self.original = original  #: the sizes of the first run, by name
         self.n_bytes = sum(n_bytes for _, n_bytes in self.tensors)
         self._origins = {
             size: list(_origins(size, original)) for shape, _ in self.tensors for size in shape

@@ -47,10 +47,6 @@ def sizes_of_weights(
     """Yield the weights of a module's own layers, with the sizes of their axes.
 
     Variables of the constructor that no attribute keeps are words that begin with `?`.
-
-    Args:
-        owner: the module.
-        attribute: returns the size that an attribute of the module is.
     """
     for each in type(owner).__mro__:
         function = vars(each).get("__init__")
@@ -84,13 +80,7 @@ def _sizes_in(
 
 
 class _Variables:
-    """The variables of a constructor.
-
-    Args:
-        constructor: its syntax tree.
-        assignments: its assignments.
-        attribute: returns the size that an attribute of the module is.
-    """
+    """The variables of a constructor."""
 
     def __init__(
         self,
@@ -98,7 +88,7 @@ class _Variables:
         assignments: Sequence[tuple[ast.expr, ast.expr]],
         attribute: Attribute,
     ) -> None:
-        self.attribute = attribute
+        self.attribute = attribute  #: returns the size that an attribute of the module is
         self.kept: dict[str, ast.Attribute] = {}  # the attributes that have the values of variables
         stored = [
             node.id

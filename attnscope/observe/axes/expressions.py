@@ -24,12 +24,9 @@ _TOKEN = re.compile(r"\s*(?:(\d+)|([^\W\d]\w*)|(//|[*·×/+()-]))")
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """A sum of products of words and a number; the order of terms and factors does not matter.
+    """A sum of products of words and a number; the order of terms and factors does not matter."""
 
-    Attributes:
-        terms: each product's words, with their powers, and its number, in the order of the text.
-    """
-
+    #: each product's words, with their powers, and its number, in the order of the text
     terms: tuple[tuple[Powers, Fraction], ...]
 
     @cached_property
@@ -109,11 +106,7 @@ class Expression:
         return _sum([(tuple((word, -power) for word, power in powers), 1 / number)])
 
     def of(self, values: Mapping[str, Expression]) -> Expression:
-        """Substitute an expression for every word.
-
-        Raises:
-            ArithmeticError: this would divide by a sum.
-        """
+        """Substitute an expression for every word."""
         total = _sum([])
         for powers, number in self.terms:
             term = of_number(number)
@@ -125,11 +118,7 @@ class Expression:
         return total
 
     def size(self, sizes: Mapping[str, int]) -> Fraction:
-        """Return the value of the expression.
-
-        Raises:
-            ArithmeticError: this would divide by zero.
-        """
+        """Return the value of the expression."""
         total = Fraction(0)
         for powers, number in self.terms:
             for word, power in powers:

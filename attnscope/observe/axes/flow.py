@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple
@@ -18,7 +17,14 @@ import torch
 
 from attnscope.observe.axes.expressions import Expression, of_number, of_word
 from attnscope.observe.instrument.recorder import shape_of
-from attnscope.observe.operator_names import ATEN_PRODUCTS, ATEN_SAME, ATEN_SOFTMAXES, ATEN_VIEWS
+from attnscope.observe.operator_names import (
+    ATEN_MOVES,
+    ATEN_PRODUCTS,
+    ATEN_SAME,
+    ATEN_SOFTMAXES,
+    ATEN_VIEWS,
+    axes_after,
+)
 
 ONE = of_number(1)
 
@@ -52,23 +58,18 @@ REDUCTIONS = {
 
 
 class Flow:
-    """Follows the axes of all tensors through the operators of one call.
-
-    Attributes:
-        sizes: the size of each origin of an axis, by its symbol.
-        values: what is known of a symbol: the expression that it equals.
-        equal: axes that an operator requires to be equal, although their origins differ: the pairs of
-            each operator, those of one operand together.
-        inputs: the symbols of the axes of the call's arguments, which are free.
-        named: the symbols that the code has a name for.
-    """
+    """Follows the axes of all tensors through the operators of one call."""
 
     def __init__(self) -> None:
-        self.sizes: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}  #: the size of each origin of an axis, by its symbol
+        #: what is known of a symbol: the expression that it equals
         self.values: dict[str, Expression] = {}
+        #: axes that an operator requires to be equal, although their origins differ: the pairs of each
+        #: operator, those of one operand together
         self.equal: list[list[tuple[Axis, Axis]]] = []
+        #: the symbols of the axes of the call's arguments, which are free
         self.inputs: set[str] = set()
-        self.named: set[str] = set()
+        self.named: set[str] = set()  #: the symbols that the code has a name for
         self._axes: dict[int, tuple[weakref.ref[torch.Tensor], Axes]] = {}
 
     # Symbols.
@@ -97,12 +98,7 @@ class Flow:
             return False
 
     def equate(self, one: Expression, other: Expression, *, join: bool = False) -> None:
-        """Note that two expressions are equal, if that says what a symbol without a name is.
-
-        Args:
-            one, other: the expressions.
-            join: whether two symbols without a name become one.
-        """
+        """Note that two expressions are equal, if that says what a symbol without a name is."""
         one, other = self.resolved(one), self.resolved(other)
         if len(one.terms) > 1 and len(other.terms) > 1:  # n_past + n_new
             shared = Expression(tuple({*one.terms} & {*other.terms}))
@@ -115,10 +111,16 @@ class Flow:
         is_pair = len(unknown) == len(powers) == 2 and sum(power for _, power in powers) == 0
         if not (len(unknown) == 1 or (join and is_pair and number == 1)):
             return
-        symbol, power = unknown[0], dict(powers)[unknown[0]]
+        value = self.solved(ratio, unknown[0])
+        if value is not None:
+            self.values[unknown[0]] = value
+
+    def solved(self, ratio: Expression, symbol: str) -> Expression | None:
+        """Return what a symbol is if a product of it and others is 1; None if that is not its size."""
+        ((powers, _),) = ratio.terms
+        power = dict(powers)[symbol]
         value = of_word(symbol) * (ratio if power < 0 else ratio.inverse())
-        if abs(power) == 1 and self.has_size(value, self.sizes[symbol]):
-            self.values[symbol] = value
+        return value if abs(power) == 1 and self.has_size(value, self.sizes[symbol]) else None
 
     # Tensors.
 
@@ -147,7 +149,9 @@ class Flow:
         if rule is None:
             return
         results = out if isinstance(out, tuple | list) else (out,)
-        for tensor, axes in zip(results, rule(self, args, kwargs, results), strict=False):
+        for tensor, axes in zip(
+            results, rule(Operation(self, name, args, kwargs, results)), strict=False
+        ):
             if not isinstance(tensor, torch.Tensor) or axes is None:
                 continue
             shape = shape_of(tensor)
@@ -239,30 +243,48 @@ def _next_factors(flow: Flow, left: list[Piece], size: int) -> Axis | None:
     return tuple(taken) if size_of(tuple(taken)) == size and taken else None
 
 
-# Rules: each returns the axes of the results.
-
-Rule = Callable[[Flow, tuple, Mapping[str, Any], Sequence[Any]], Iterable[Axes | None]]
+# Rules: each returns the axes of the results; None for those of which nothing is known.
 
 
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    for each in tree:
-        if isinstance(each, torch.Tensor):
-            yield each
+class Operation(NamedTuple):
+    """An operator that has run."""
+
+    flow: Flow
+    name: str
+    args: tuple
+    kwargs: Mapping[str, Any]
+    results: Sequence[Any]
+
+    @property
+    def axes(self) -> Axes:
+        """The axes of its first argument."""
+        return self.flow.of(self.args[0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of its first result."""
+        return shape_of(self.results[0])
+
+    def argument(self, place: int, name: str, default: Any = 0) -> Any:
+        """Return an argument by its position or name."""
+        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
 
 
-def _same(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> Iterator[Axes]:
-    for result in results[:2]:
-        axes = flow.of(args[0])
-        if isinstance(result, torch.Tensor) and len(shape_of(result)) == len(axes):
-            yield axes
+Rule = Callable[[Operation], Iterable[Axes | None]]
 
 
-def _pointwise(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    operands = [flow.of(each) for each in _tensors(args)]
-    shape = shape_of(results[0])
+def _same(op: Operation) -> Iterator[Axes]:
+    for result in op.results[:2]:
+        if isinstance(result, torch.Tensor) and len(shape_of(result)) == len(op.axes):
+            yield op.axes
+
+
+def _pointwise(op: Operation) -> list[Axes]:
+    flow = op.flow
+    operands = [flow.of(each) for each in op.args if isinstance(each, torch.Tensor)]
     aligned = zip_longest(*(axes[::-1] for axes in operands))
     result = []
-    for size, axes in zip(shape[::-1], aligned, strict=False):
+    for size, axes in zip(op.shape[::-1], aligned, strict=False):
         fitting = [axis for axis in axes if axis is not None and size_of(axis) == size]
         if size == 1:
             fitting = [axis for axis in fitting if whole(axis) != ONE] or fitting
@@ -273,170 +295,113 @@ def _pointwise(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequ
     return [tuple(result[::-1])]
 
 
-def _product(
-    flow: Flow,
-    args: tuple,
-    kwargs: Mapping[str, Any],
-    results: Sequence[Any],
-    *,
-    places: tuple[int, int],
-) -> list[Axes]:
-    a, b = (flow.of(args[place]) for place in places)
-    batch = tuple(flow.merge([x, y]) for x, y in zip(a[:-2], b[:-2], strict=False))
-    flow.require([(a[-1], b[-2] if len(b) > 1 else b[-1])])
+def _product(op: Operation) -> list[Axes]:
+    a, b = (op.flow.of(op.args[place]) for place in PRODUCTS[op.name])
+    batch = tuple(op.flow.merge([x, y]) for x, y in zip(a[:-2], b[:-2], strict=False))
+    op.flow.require([(a[-1], b[-2] if len(b) > 1 else b[-1])])
     return [(*batch, a[-2], *b[-1:]) if len(b) > 1 else (*batch, a[-2])]
 
 
-def _attention(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    q, k, v = (flow.of(each) for each in args[:3])
+def _attention(op: Operation) -> list[Axes]:
+    q, k, v = (op.flow.of(each) for each in op.args[:3])
     batch = tuple(
-        flow.merge([*axes]) if size_of(axes[0]) == size_of(axes[1]) else axes[0]
+        op.flow.merge([*axes]) if size_of(axes[0]) == size_of(axes[1]) else axes[0]
         for axes in zip(q[:-2], k[:-2], strict=True)
     )
-    flow.require([(q[-1], k[-1])])
-    flow.require([(k[-2], v[-2])])
+    op.flow.require([(q[-1], k[-1])])
+    op.flow.require([(k[-2], v[-2])])
     return [(*batch, q[-2], v[-1])]
 
 
-def _view(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    return [viewed(flow, flow.of(args[0]), shape_of(results[0]))]
+def _moved(op: Operation) -> list[Axes]:
+    axes, shape = op.axes, op.shape
+    # where an expanded axis has another size, `operator` makes a new one
+    places = axes_after(op.name, op.args, len(axes), len(shape))
+    return [tuple(axes[i] if i >= 0 else op.flow.new(n) for i, n in zip(places, shape, strict=False))]
 
 
-def _permute(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    axes = flow.of(args[0])
-    return [tuple(axes[i] for i in args[1])]
-
-
-def _transpose(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    axes = list(flow.of(args[0]))
-    if len(axes) > 1:
-        one, other = args[1:3] if len(args) > 2 else (0, 1)
-        axes[one], axes[other] = axes[other], axes[one]
-    return [tuple(axes)]
-
-
-def _unsqueeze(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    axes = list(flow.of(args[0]))
-    axes.insert(args[1] % (len(axes) + 1), (Piece(1, ONE),))
-    return [tuple(axes)]
-
-
-def _squeeze(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    axes = flow.of(args[0])
-    which = args[1] if len(args) > 1 else range(len(axes))
-    dropped = (
-        {i % len(axes) for i in (which if not isinstance(which, int) else [which])} if axes else set()
-    )
+def _squeeze(op: Operation) -> list[Axes]:
+    axes = op.axes
+    which = op.args[1] if len(op.args) > 1 else range(len(axes))
+    places = which if not isinstance(which, int) else [which]
+    dropped = {i % len(axes) for i in places} if axes else set()
     return [tuple(axis for i, axis in enumerate(axes) if i not in dropped or size_of(axis) != 1)]
 
 
-def _expand(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    axes, shape = flow.of(args[0]), shape_of(results[0])
-    return [(*map(flow.new, shape[: len(shape) - len(axes)]), *axes)]  # where sizes differ: new ones
-
-
-def _select(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    axes = flow.of(args[0])
-    return [tuple(axis for i, axis in enumerate(axes) if i != args[1] % len(axes))]
-
-
-def _slice(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    return [flow.of(args[0])]
-
-
-def _split(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    axes = flow.of(args[0])
-    place = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(axes)
-    sizes = [shape_of(each)[place] for each in results]
+def _split(op: Operation) -> list[Axes]:
+    axes, new = op.axes, op.flow.new
+    place = op.argument(2, "dim") % len(axes)
+    sizes = [shape_of(each)[place] for each in op.results]
     part = whole(axes[place]) * of_number(Fraction(1, len(sizes)))
-    if isinstance(args[1], list | tuple):  # sizes that may be equal by chance
-        parts = list(map(flow.new, sizes))
-        return [(*axes[:place], each, *axes[place + 1 :]) for each in parts]
-    parts = [(Piece(n, part),) if len({*sizes}) == 1 and n > 1 else flow.new(n) for n in sizes]
+    are_equal = len({*sizes}) == 1 and not isinstance(op.args[1], list | tuple)  # and not by chance
+    parts = [(Piece(n, part),) if are_equal and n > 1 else new(n) for n in sizes]
     return [(*axes[:place], each, *axes[place + 1 :]) for each in parts]
 
 
-def _unbind(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    axes = flow.of(args[0])
-    place = (args[1] if len(args) > 1 else 0) % len(axes)
-    return [(*axes[:place], *axes[place + 1 :])] * len(results)
+def _unbind(op: Operation) -> list[Axes]:
+    place = (op.args[1] if len(op.args) > 1 else 0) % len(op.axes)
+    return [(*op.axes[:place], *op.axes[place + 1 :])] * len(op.results)
 
 
-def _cat(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    several = [flow.of(each) for each in args[0] if len(shape_of(each)) == len(shape_of(results[0]))]
-    place = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % len(shape_of(results[0]))
+def _cat(op: Operation) -> list[Axes]:
+    several = [op.flow.of(each) for each in op.args[0] if len(shape_of(each)) == len(op.shape)]
+    place = op.argument(1, "dim") % len(op.shape)
     total = of_number(0)
     for each in several:
         total += whole(each[place])
-    joined = (Piece(shape_of(results[0])[place], total),)
+    joined = (Piece(op.shape[place], total),)
     columns = enumerate(zip(*several, strict=True))
-    return [tuple(joined if i == place else flow.merge(each) for i, each in columns)]
+    return [tuple(joined if i == place else op.flow.merge(each) for i, each in columns)]
 
 
-def _stack(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    axes = [flow.merge(each) for each in zip(*map(flow.of, args[0]), strict=True)]
-    place = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-    count = len(args[0])
-    axes.insert(place % (len(axes) + 1), (Piece(count, of_number(count)),))
+def _stack(op: Operation) -> list[Axes]:
+    axes = [op.flow.merge(each) for each in zip(*map(op.flow.of, op.args[0]), strict=True)]
+    count = len(op.args[0])
+    axes.insert(op.argument(1, "dim") % (len(axes) + 1), (Piece(count, of_number(count)),))
     return [tuple(axes)]
 
 
-def _embedding(flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]) -> list[Axes]:
-    return [(*flow.of(args[1]), flow.of(args[0])[-1])]
-
-
-def _index(
-    flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]
-) -> list[Axes | None]:
-    axes, given = flow.of(args[0]), [i for i, each in enumerate(args[1]) if each is not None]
-    if len(given) != 1 or args[1][given[0]].dtype == torch.bool:
+def _index(op: Operation) -> list[Axes | None]:
+    axes, indexed = op.axes, [i for i, each in enumerate(op.args[1]) if each is not None]
+    if len(indexed) != 1 or op.args[1][indexed[0]].dtype == torch.bool:
         return [None]
-    return [(*axes[: given[0]], *flow.of(args[1][given[0]]), *axes[given[0] + 1 :])]
+    return [(*axes[: indexed[0]], *op.flow.of(op.args[1][indexed[0]]), *axes[indexed[0] + 1 :])]
 
 
-def _index_select(
-    flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]
-) -> list[Axes]:
-    axes = list(flow.of(args[0]))
-    axes[args[1]] = flow.of(args[2])[0]
+def _index_select(op: Operation) -> list[Axes]:
+    axes = list(op.axes)
+    axes[op.args[1]] = op.flow.of(op.args[2])[0]
     return [tuple(axes)]
 
 
-def _reduce(
-    flow: Flow, args: tuple, kwargs: Mapping[str, Any], results: Sequence[Any]
-) -> list[Axes | None]:
-    axes = flow.of(args[0])
-    which = args[2] if "norm" in kwargs or (len(args) > 2 and isinstance(args[2], list)) else args[1:2]
+def _reduce(op: Operation) -> list[Axes | None]:
+    axes, args = op.axes, op.args
+    which = (
+        args[2] if "norm" in op.kwargs or (len(args) > 2 and isinstance(args[2], list)) else args[1:2]
+    )
     which = which[0] if len(which) == 1 and isinstance(which[0], list | tuple) else which
     if not all(type(each) is int for each in which) or not which:
         return [None]
     places = {each % len(axes) for each in which}
-    one = (Piece(1, ONE),)
-    kept = [one if i in places else axis for i, axis in enumerate(axes)]
-    if len(shape_of(results[0])) < len(axes):
+    kept = [(Piece(1, ONE),) if i in places else axis for i, axis in enumerate(axes)]
+    if len(op.shape) < len(axes):
         kept = [axis for i, axis in enumerate(axes) if i not in places]
     return [tuple(kept)] * 2
 
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(SAME, _same),
-    **dict.fromkeys(ATEN_VIEWS, _view),
+    **dict.fromkeys(ATEN_VIEWS, lambda op: [viewed(op.flow, op.axes, op.shape)]),
     **dict.fromkeys(REDUCTIONS, _reduce),
-    **{name: partial(_product, places=places) for name, places in PRODUCTS.items()},
-    "permute": _permute,
-    "transpose": _transpose,
-    "t": _transpose,
-    "unsqueeze": _unsqueeze,
+    **dict.fromkeys(PRODUCTS, _product),
+    **dict.fromkeys(ATEN_MOVES, _moved),
+    **dict.fromkeys(("split", "split_with_sizes"), _split),
     "squeeze": _squeeze,
-    "expand": _expand,
-    "select": _select,
-    "slice": _slice,
-    "split": _split,
-    "split_with_sizes": _split,
+    "slice": lambda op: [op.axes],
     "unbind": _unbind,
     "cat": _cat,
     "stack": _stack,
-    "embedding": _embedding,
+    "embedding": lambda op: [(*op.flow.of(op.args[1]), op.axes[-1])],
     "index": _index,
     "index_select": _index_select,
 }

@@ -6,22 +6,24 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import product, takewhile
 from math import prod
 from typing import TYPE_CHECKING
 
+from attnscope.base.errors import AttnscopeError, is_a, stored_in
 from attnscope.document.result import Finding
-from attnscope.errors import AttnscopeError, is_a, stored_in
-from attnscope.observe.axes.requirements import Requirement
+from attnscope.observe.axes.expressions import parse_expression
+from attnscope.observe.axes.requirements import Requirement, fixed
 from attnscope.observe.axes.search import Attempt, Search
 from attnscope.observe.axes.symbols import AxisOrigin, Symbols
-from attnscope.observe.instrument.failure import FailedTensor, Failure, Shape
+from attnscope.observe.diagnose.crash import FailedTensor, Failure, Shape
 from attnscope.observe.instrument.rewrite import Place
+from attnscope.observe.operator_names import NATIVE
 from attnscope.observe.trace import Condition, Source, Step
 
 if TYPE_CHECKING:
-    from attnscope.observe.axes.evidence import AxisOrigins
     from attnscope.observe.axes.from_source import ObservedAxes
+    from attnscope.observe.axes.symbols import AxisOrigins
 
 N_RUNS = 3
 """The number of runs with other sizes."""
@@ -37,37 +39,34 @@ Key = tuple[str | None, int | None, str]
 
 @dataclass
 class SizedRun:
-    """One run of the code.
-
-    Attributes:
-        steps: the recorded steps.
-        parts: the last shapes of its expressions.
-        amounts: scales and widths for the findings, by kind, line and iteration.
-        views: shapes before and after views that regroup several axes, by line and iteration.
-        shifts: the lines of views that shift rows, as relative positions do.
-        failure: the failure, if it occurred in code whose source is known.
-        error: the exception that it raised, if any.
-        tracing_error: the exception that ended the recording, but not the run, if any.
-        findings: the likely mistakes found in this run.
-        sources: the functions that ran; None if they were not requested.
-        device: the device of the first tensor.
-        weights: the shapes of parameters and buffers, each with its bytes.
-        observed: where the axes come from; None if that was not followed.
-    """
+    """One run of the code."""
 
     steps: list[Step]
-    parts: dict[Place, Shape]
+    parts: dict[Place, Shape]  #: the last shapes of its expressions
+    #: scales and widths for the findings, by kind, line and iteration
     amounts: dict[tuple, float] = field(default_factory=dict)
+    #: shapes before and after views that regroup several axes, by line and iteration
     views: dict[tuple, tuple[Shape, Shape]] = field(default_factory=dict)
+    #: the lines of views that shift rows, as relative positions do
     shifts: set[tuple[str, int]] = field(default_factory=set)
-    failure: Failure | None = None
-    error: BaseException | None = None
+    failure: Failure | None = None  #: the failure, if it occurred in code whose source is known
+    error: BaseException | None = None  #: the exception that it raised, if any
+    #: the exception that ended the recording, but not the run, if any
     tracing_error: BaseException | None = None
-    findings: list[Finding] = field(default_factory=list)
-    sources: list[Source] | None = None
+    findings: list[Finding] = field(default_factory=list)  #: the likely mistakes found in this run
+    saw_softmax: bool = False  #: whether a softmax ran
+    #: what else was seen, and what was not recorded, and why
+    notices: list[str] = field(default_factory=list)
+    sources: list[Source] | None = None  #: the functions that ran; None if they were not requested
     device: str | None = None
+    #: the shapes of parameters and buffers, each with its bytes
     weights: list[tuple[Shape, int]] = field(default_factory=list)
-    observed: ObservedAxes | None = None
+    observed: ObservedAxes | None = None  #: where the axes come from; None if that was not followed
+
+    @property
+    def used_native_kernels(self) -> bool:
+        """Whether torch chose kernels that exist for tensors with values only."""
+        return any(step.inside is not None and step.inside in NATIVE for step in self.steps)
 
     def memory(self) -> list[tuple[Shape, int]]:
         """Return the shapes of weights, inputs and results, each with the bytes allocated for it."""
@@ -80,26 +79,20 @@ class SizedRun:
 
 @dataclass
 class Inferred:
-    """The inferred names of the sizes in a run.
+    """The inferred names of the sizes in a run."""
 
-    Attributes:
-        symbols: the names, with their sizes in every run.
-        runs: the run with the original sizes, those with other sizes, and those that failed.
-        refusals: the runs that failed, each with the requirement that fixed it, and its sizes.
-        required: those of these requirements without which all runs failed.
-        assumed: other requirements, which help to name axes.
-        complete: whether the code runs with other sizes at all.
-        too_many: whether there are too many sizes to search for others.
-        evidence: what the code of the first run says of axes; None: sizes name axes by their equality.
-    """
-
-    symbols: Symbols
+    symbols: Symbols  #: the names, with their sizes in every run
+    #: the run with the original sizes, those with other sizes, and those that failed
     runs: list[SizedRun]
+    #: the runs that failed, each with the requirement that fixed it, and its sizes
     refusals: list[tuple[Requirement, SizedRun, dict[str, int]]] = field(default_factory=list)
+    #: those of these requirements without which all runs failed
     required: list[Requirement] = field(default_factory=list)
+    #: other requirements, which help to name axes
     assumed: list[Requirement] = field(default_factory=list)
-    complete: bool = True
-    too_many: bool = False
+    complete: bool = True  #: whether the code runs with other sizes at all
+    too_many: bool = False  #: whether there are too many sizes to search for others
+    #: what the code of the first run says of axes; None: sizes name axes by their equality
     evidence: AxisOrigins | None = None
 
     def name_axes(self) -> None:
@@ -128,7 +121,11 @@ class Inferred:
             key = _key(step)
             turn, iterations[key] = iterations[key], iterations[key] + 1
             turns = len(shapes[0][key])
-            yield step, [_same_turn(each.get(key, []), turn, turns) for each in shapes]
+            of_runs = [each.get(key, []) for each in shapes]
+            n_whole = len(self.runs) - len(self.refusals)
+            whole = [_same_turn(each, turn, turns) for each in of_runs[:n_whole]]
+            # A run that failed did not reach the last turn.
+            yield step, whole + [next(iter(each[turn : turn + 1]), None) for each in of_runs[n_whole:]]
 
     def dims_of(self, part: FailedTensor) -> tuple[str, ...]:
         """Return the dims of an expression of the first run."""
@@ -163,7 +160,24 @@ class Inferred:
         if name.isidentifier():
             return name
         alone = self.symbols.explain(sizes[: len(self.runs) - len(self.refusals)], origin)
-        return alone if alone.isidentifier() or name.isdigit() else name
+        if name.isdigit():
+            return name if self._is_contradicted(alone, sizes) else alone
+        return alone if alone.isidentifier() else name
+
+    def _is_contradicted(self, name: str, sizes: Sequence[int | None]) -> bool:
+        """Check whether a size is far from what its name says in a run that failed later.
+
+        It may be less than that by up to a half where the code rounds, as in `n // m * m`.
+        """
+        expression = parse_expression(name)
+        for run in range(len(self.runs) - len(self.refusals), len(self.runs)):
+            size = sizes[run]
+            if expression is None or not size:
+                continue
+            value = expression.size({word: each[run] for word, each in self.symbols.sizes.items()})
+            if not size / 2 < value < size * 2:
+                return True
+        return False
 
     def amounts(self, key: tuple) -> list[float | None]:
         """Return an amount in each run; None for a run without it."""
@@ -182,12 +196,10 @@ def infer(
     """Run code with other sizes until all axes can be distinguished.
 
     Args:
-        base: the run with the original sizes.
-        attempt: runs the code with other sizes.
         original: the sizes that have names; every attempt has sizes of the same names.
         axes: the names of the inputs' axes among them.
-        defaults: names among them that the user does not set: they keep their sizes if the code
-            requires it.
+        defaults: names among them that the user does not set: they keep their sizes if the code requires
+            it.
         known: the requirements that the user states.
     """
     base_keys = list(dict.fromkeys(map(_key, base.steps)))
@@ -206,7 +218,7 @@ def infer(
         for sizes in all_sizes:
             run = run_with(sizes)
             found = {_key(step) for step in run.steps} - _degenerate(run, base)
-            reached = len(list(_while_in(base_keys, found)))
+            reached = len(list(takewhile(found.__contains__, base_keys)))
             if reached < len(base_keys) or (run.error is not None and base.error is None):
                 line = run.failure.line if run.failure else _last_line(run.error)
                 by_code = is_a(run.error, Exception) and not issubclass(type(run.error), NOT_BY_CODE)
@@ -239,11 +251,11 @@ def infer(
     for _, run, sizes in refusals:  # until they failed, they distinguish sizes that must be equal later
         runs.append(run)
         all_sizes.append(sizes)
-    fixed = {each.name for each in search.assumed if each.is_fixed}
+    constant = {each.name for each in search.assumed if each.is_fixed}
     # A sum is no accident: sizes that are equal, or products of others, may be.
     decided = [each for each in search.assumed if each.decides and each.is_product and each not in known]
-    tied = {name for each in decided for name in (each.name, *each.of)} - fixed
-    symbols = Symbols({name: [sizes[name] for sizes in all_sizes] for name in original}, fixed, tied)
+    tied = {name for each in decided for name in (each.name, *each.of)} - constant
+    symbols = Symbols({name: [sizes[name] for sizes in all_sizes] for name in original}, constant, tied)
     return Inferred(
         symbols, runs, refusals, search.required, search.assumed, complete, search.has_too_many
     )
@@ -258,11 +270,26 @@ def _names_in(failure: Failure, sizes: Mapping[str, int]) -> frozenset[str]:
 
 
 def conditions(inferred: Inferred) -> list[Condition]:
-    """Return the conditions that the code puts on sizes, and those that were assumed to name axes."""
+    """Return the conditions that the code puts on sizes, and those that were assumed to name axes.
+
+    If no run had other sizes, none was assumed. A size that equals one that never varied is only known
+    to have stayed as it was.
+    """
     if not inferred.complete:
         return []
     required = [_rejection(each, run) for each, run, _ in inferred.refusals if each in inferred.required]
-    return required + [Condition(str(each), required=False) for each in inferred.assumed]
+    n_whole = len(inferred.runs) - len(inferred.refusals)
+    varied = {
+        name for name, all_sizes in inferred.symbols.sizes.items() if len(set(all_sizes[:n_whole])) > 1
+    }
+    if not varied:
+        return required
+    stayed = {each: each.is_equality and each.name not in varied for each in inferred.assumed}
+    assumed = [
+        fixed(each.name, inferred.symbols.sizes[each.name][0]) if stayed[each] else each
+        for each in inferred.assumed
+    ]
+    return required + [Condition(str(each), required=False) for each in dict.fromkeys(assumed)]
 
 
 def _rejection(requirement: Requirement, run: SizedRun) -> Condition:
@@ -287,7 +314,6 @@ def coincidences(
     product, are not coincidences; nor is a width that divides into heads.
 
     Args:
-        inferred: the sizes, with the runs that failed.
         axes: the names of the axes of the inputs.
         widths: the names of last axes of inputs.
         all_sizes_named: whether every size passed to the constructor has a name; otherwise a fixed size
@@ -472,15 +498,6 @@ def _shapes_by_key(steps: list[Step]) -> dict[Key, list[Shape]]:
     return shapes
 
 
-def _while_in(keys: Iterable[Key], found: Collection[Key]) -> Iterable[Key]:
-    for key in keys:
-        if key not in found:
-            return
-        yield key
-
-
 def _last_line(error: BaseException | None) -> int:
-    tb = error.__traceback__ if error else None
-    while tb is not None and tb.tb_next is not None:
-        tb = tb.tb_next
-    return tb.tb_lineno if tb is not None else 0
+    lines = [line for _, line in traceback.walk_tb(error.__traceback__ if error else None)]
+    return lines[-1] if lines else 0

@@ -33,12 +33,13 @@ from typing import Any, TypeAlias, TypeGuard
 
 import torch
 
-from attnscope.errors import class_attribute, is_a
+from attnscope.base.errors import class_attribute, is_a
 from attnscope.observe.axes.constructors import UNKNOWN, kept_arguments, sizes_of_weights
 from attnscope.observe.axes.expressions import Expression, Powers, combined, of_number, of_word
 from attnscope.observe.axes.flow import ONE, Axes, Axis, Flow, Piece, has_unit, size_of, whole
+from attnscope.observe.diagnose.crash import FailedTensor
+from attnscope.observe.instrument import written_out
 from attnscope.observe.instrument.code_swap import Relay
-from attnscope.observe.instrument.failure import FailedTensor
 from attnscope.observe.instrument.rewrite import Place, RecordingSite, Target
 from attnscope.observe.operator_names import REGROUPS
 from attnscope.observe.trace import Step
@@ -80,48 +81,30 @@ Value: TypeAlias = "Expression | ObservedTensor | ObservedObject | tuple[Value |
 
 @dataclass
 class FunctionFrame:
-    """A function that runs.
+    """A function that runs."""
 
-    Attributes:
-        function: where it begins.
-        depth: its depth in the stack of traced calls.
-        call: the expression that called it; None if unknown.
-        values: the values of its variables.
-    """
-
-    function: RecordingSite
-    depth: int
-    call: ast.expr | None
+    function: RecordingSite  #: where it begins
+    depth: int  #: its depth in the stack of traced calls
+    call: ast.expr | None  #: the expression that called it; None if unknown
     values: dict[str, Value | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Word:
-    """A name that the code has for a size.
-
-    Attributes:
-        text: the name.
-        value: the size.
-        depth: the depth of the function, or `BY_USER`.
-        is_spare: whether it names only what has no other name, as letters of `einsum` do.
-    """
+    """A name that the code has for a size."""
 
     text: str
-    value: Expression
-    depth: int
-    is_spare: bool = False
+    value: Expression  #: the size
+    depth: int  #: the depth of the function, or `BY_USER`
+    is_spare: bool = False  #: whether it names only what has no other name, as letters of `einsum` do
 
 
 class ObservedAxes:
-    """Listens to a recording, and names the axes of its steps.
-
-    Args:
-        dims: the user's names for the axes of arguments of the call.
-    """
+    """Listens to a recording, and names the axes of its steps."""
 
     def __init__(self, dims: Mapping[str, Sequence[str]] | None = None) -> None:
         self.flow = Flow()
-        self.dims = dims or {}
+        self.dims = dims or {}  #: the user's names for the axes of arguments of the call
         self.words: list[Word] = []
         self.variables: set[str] = set()  # symbols of attributes and variables
         self.kept: dict[str, set[tuple[str, int]]] = defaultdict(set)  # attributes, by their arguments
@@ -132,6 +115,7 @@ class ObservedAxes:
         self._attributes: dict[tuple[str, int], Expression] = {}
         self._variables: dict[tuple[type, str, int], Expression] = {}  # of constructors
         self._modules: set[int] = set()
+        self._inputs: dict[str, Axes] = {}
 
     # Called by the recorder.
 
@@ -169,6 +153,10 @@ class ObservedAxes:
         """Keep the axes of a tensor that was recorded."""
         self._rows.append((step, self.flow.of(tensor)))
 
+    def stands_for(self, copy: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Learn that the axes of a tensor are those of another."""
+        self.flow.set(copy, self.flow.of(tensor))
+
     # What the code says about sizes.
 
     def _arguments(self, frame: FunctionFrame, site: RecordingSite, values: Sequence[Any]) -> None:
@@ -182,7 +170,8 @@ class ObservedAxes:
                 self._modules.add(id(value))
                 self._weights(value, frame)
             if frame.depth == 0 and is_a(value, torch.Tensor):
-                self._input(self.flow.of(value), self.dims.get(name, ()))
+                self._inputs[name] = self.flow.of(value)
+                self._input(self._inputs[name], self.dims.get(name, ()))
 
     def _input(self, axes: Axes, words: Sequence[str]) -> None:
         """Note that the axes of an argument of the call are free, and the user's names for them."""
@@ -195,6 +184,27 @@ class ObservedAxes:
             if known is not None:
                 self.flow.equate(value, known)
             self._define(word, value, BY_USER)
+
+    def names_of_inputs(self) -> dict[str, list[str | None]]:
+        """Return the names that the code has for the axes of arguments; None for one without a name.
+
+        Of arguments that are the same tensor, only the first has names: others may be other tensors.
+        """
+        names = self._names(spare=False)
+        of_user = {word.text for word in self.words if word.depth == BY_USER}
+        found: dict[str, list[str | None]] = {}
+        named: list[Axes] = []
+        for label, axes in self._inputs.items():
+            texts = [names.get(self.flow.resolved(whole(axis))) for axis in axes]
+            is_same = axes in named
+            found[label] = [None if is_same or text in of_user else text for text in texts]
+            named.append(axes)
+        return found
+
+    def name_inputs(self, dims: Mapping[str, Sequence[str]]) -> None:
+        """Give the axes of arguments names, after the call."""
+        for label, axes in self._inputs.items():
+            self._input(axes, dims.get(label, ()))
 
     def _weights(self, module: torch.nn.Module, frame: FunctionFrame) -> None:
         """Learn the sizes of a module's weights from its constructor."""
@@ -228,11 +238,7 @@ class ObservedAxes:
         """Return a size of a constructor in symbols; None if it has two variables of unknown size.
 
         Args:
-            value: the size in the words of the constructor.
-            size: the size.
             known: the variables whose sizes are known; gets the one that follows from this size.
-            owner: the class.
-            depth: the depth of the function whose module it is.
         """
         symbols = {word: known.get(word, of_word(word)) for word in value.words}
         unknown = [word for word in value.words if word.startswith(UNKNOWN) and word not in known]
@@ -297,7 +303,8 @@ class ObservedAxes:
             if not (isinstance(known, Expression) and known.words and self.flow.has_size(known, value)):
                 known = self._variable(value)
             if value >= 0 and name != NAMELESS and name.isidentifier():
-                self._define(name, known, frame.depth)
+                is_own = frame.function.file == written_out.__file__  # and not the user's
+                self._define(name, known, frame.depth, is_spare=is_own)
             return known
         if is_a(value, torch.Tensor):
             return ObservedTensor(self.flow.of(value))
@@ -606,13 +613,25 @@ class ObservedAxes:
         if not single:
             return
         symbol = max(single, key=lambda word: int(word[1:]))
-        value = of_word(symbol) * (ratio if dict(powers)[symbol] < 0 else ratio.inverse())
-        if not self.flow.has_size(value, self.flow.sizes[symbol]):
-            return
-        rows = [axes for axes in self._axes_of_rows if symbol in self._words(axes)]
-        before = [self._n_distinct_axes(axes) for axes in rows]
+        value = self.flow.solved(ratio, symbol)
+        if value is not None:
+            self._set_unless_axes_meet(symbol, value)
+
+    def _set_unless_axes_meet(self, symbol: str, value: Expression) -> None:
+        """Note what a symbol is, unless two axes of one tensor, until now different, would be one."""
+        resolved = self.flow.resolved
+
+        def is_symbol_in(axes: Axes) -> bool:
+            return any(symbol in resolved(whole(axis)).words for axis in axes)
+
+        rows = list(filter(is_symbol_in, self._axes_of_rows))
+
+        def counts() -> list[int]:
+            return [len({resolved(whole(axis)) for axis in axes}) for axes in rows]
+
+        before = counts()
         self.flow.values[symbol] = value
-        if [self._n_distinct_axes(axes) for axes in rows] != before:
+        if counts() != before:
             del self.flow.values[symbol]
 
     def sizes_of_part(self, part: FailedTensor) -> list[Expression | None] | None:
@@ -666,8 +685,6 @@ class ObservedAxes:
         flow = self.flow
         self._axes_of_rows = {axes for _, axes in self._rows}
         names = self._names(spare=False)
-        flow.named = self.variables | {value.word for value in names if value.word is not None}
-        self._axes_of_rows = {axes for _, axes in self._rows}
         spare = {word.text for word in self.words if word.is_spare}
         lone = {
             value.word for value, text in names.items() if value.word is not None and text not in spare
@@ -677,13 +694,10 @@ class ObservedAxes:
             sizes = [pair for one, other in pairs for pair in _sizes(one, other)]
             sizes = [(flow.resolved(one), flow.resolved(other)) for one, other in sizes]
             sizes = [(one, other) for one, other in sizes if one != other]
-            unknown = all(self._is_unknown(other) for _, other in sizes)
+            known = flow.named | flow.inputs  # or free
+            unknown = all(other.word not in {None, *known} for _, other in sizes)
             for one, other in sizes:
                 self._learn(one, other, may_repeat=unknown)
-
-    def _is_unknown(self, value: Expression) -> bool:
-        """Check whether a size belongs to an axis of which nothing is known, and which is not free."""
-        return value.word is not None and value.word not in self.flow.named | self.flow.inputs
 
     def _learn(self, one: Expression, other: Expression, *, may_repeat: bool) -> None:
         """Learn from a requirement, unless two axes of one tensor, until now different, get one name."""
@@ -692,20 +706,7 @@ class ObservedAxes:
         self.flow.equate(one, other, join=True)
         if len(values) == learnt or may_repeat:
             return
-        symbol, value = values.popitem()
-        rows = [axes for axes in self._axes_of_rows if symbol in self._words(axes)]
-        before = [self._n_distinct_axes(axes) for axes in rows]
-        values[symbol] = value
-        if [self._n_distinct_axes(axes) for axes in rows] != before:
-            del values[symbol]
-
-    def _words(self, axes: Axes) -> set[str]:
-        """Return the symbols in the sizes of axes."""
-        return {word for axis in axes for word in self.flow.resolved(whole(axis)).words}
-
-    def _n_distinct_axes(self, axes: Axes) -> int:
-        """Count the different axes of a tensor."""
-        return len({self.flow.resolved(whole(axis)) for axis in axes})
+        self._set_unless_axes_meet(*values.popitem())
 
     def _text(self, axis: Axis) -> str:
         """Return the name of an axis, or its size."""

@@ -1,29 +1,24 @@
-"""Requirements on sizes: a size equals an expression of others, or is a multiple of one."""
+"""Requirements on sizes, which equal an expression of others or a multiple of it; plans of sizes."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from math import isqrt
+from dataclasses import dataclass, replace
+from functools import cache
+from math import isqrt, lcm
 
 from attnscope.observe.axes.expressions import Expression, of_number, of_word, product_of, sum_of
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """The requirement that a size equals an expression of other sizes, or a multiple of it.
-
-    Attributes:
-        name: the size's name.
-        value: the expression; for a power of two and a square, the original size.
-        multiple: whether the size is a multiple of it.
-        form: `power of two` or `square`, if that is required.
-    """
+    """The requirement that a size equals an expression of other sizes, or a multiple of it."""
 
     name: str
-    value: Expression
-    multiple: bool = False
-    form: str | None = None
+    value: Expression  #: the expression; for a power of two and a square, the original size
+    multiple: bool = False  #: whether the size is a multiple of it
+    form: str | None = None  #: `power of two` or `square`, if that is required
 
     def __str__(self) -> str:
         if self.form is not None:
@@ -124,7 +119,6 @@ def required_by(
     """Turn the user's statements about sizes into requirements.
 
     Args:
-        equations: names, each with the expression that it equals.
         original: the sizes; those of equations that determine none of their names from the others stay
             fixed.
     """
@@ -151,3 +145,119 @@ def required_by(
             yield Requirement(whole, rest)
         else:
             yield from (fixed(each, original[each]) for each in (name, *sorted(value.words)))
+
+
+LEAST = (7, 11, 17)
+"""The least prime of each turn, for sizes that are not smaller than it."""
+
+SMALLEST = (3, 5, 7)
+"""The least prime of each turn, for small sizes and for the factor of a multiple."""
+
+MUCH = 4
+"""How many times larger the largest sizes are: a table may need twice as many rows as positions."""
+
+
+@dataclass(frozen=True)
+class SizePlan:
+    """The dependencies between sizes, and the order in which the free ones get their primes.
+
+    A size that was larger than another stays larger where possible: a sequence may not exceed a table
+    of positions, and no requirement says so.
+    """
+
+    original: Mapping[str, int]
+    requirements: tuple[Requirement, ...] = ()  #: what the sizes must fulfil
+    #: names whose sizes become much larger than all others, in this order
+    largest: tuple[str, ...] = ()
+
+    @property
+    def decided(self) -> set[str]:
+        """The names of sizes that a requirement determines."""
+        return {each.name for each in self.requirements if each.decides}
+
+    def adding(self, *added: Requirement) -> SizePlan:
+        """Return the plan with more requirements."""
+        return replace(self, requirements=(*self.requirements, *added))
+
+    def without(self, *left_out: Requirement) -> SizePlan:
+        """Return the plan without some requirements."""
+        rest = tuple(each for each in self.requirements if each not in left_out)
+        return replace(self, requirements=rest)
+
+    def sizes(self, turn: int) -> dict[str, int] | None:
+        """Return other sizes, different for each turn; None if requirements contradict each other."""
+        late = {name: place for place, name in enumerate(self.largest, start=1)}
+        waiting = sorted(self.original, key=lambda name: (late.get(name, 0), self.original[name]))
+        by_name: dict[str, list[Requirement]] = {name: [] for name in self.original}
+        for each in self.requirements:
+            by_name[each.name].append(each)
+        sizes: dict[str, int] = {}
+        used: set[int] = set()
+        earlier = [self.sizes(each) for each in range(turn)]
+        while waiting:
+            ready = (n for n in waiting if all(r.value.words <= sizes.keys() for r in by_name[n]))
+            name = next(ready, None)
+            if name is None:
+                return None
+            smaller = (
+                size
+                for other, size in sizes.items()
+                if name in late or self.original[other] < self.original[name]
+            )
+            least = max(smaller, default=0) * (MUCH if name in late else 1) + 1
+            others = [each[name] for each in earlier if each]
+            size = self._size(name, by_name[name], sizes, others, least, used, turn)
+            if size < 1:
+                return None
+            sizes[name] = size
+            waiting.remove(name)
+        return {name: sizes[name] for name in self.original}
+
+    def _size(
+        self,
+        name: str,
+        requirements: list[Requirement],
+        sizes: Mapping[str, int],
+        others: list[int],
+        least: int,
+        used: set[int],
+        turn: int,
+    ) -> int:
+        """Return a size that fulfils its requirements; if it is free, one that is not below `least`.
+
+        Args:
+            others: the sizes of this name in earlier turns.
+            least: the least size.
+            used: the primes of the known sizes.
+        """
+        factor, exact = 1, None
+        for each in requirements:
+            value = int(each.value.size(sizes))
+            if each.is_fixed:
+                return value
+            if each.form is not None:
+                exact = next_of_form(each.form, max(least, (turn + 1) * value + 1))
+            elif each.multiple:
+                factor = lcm(factor, value)
+            else:
+                exact = value
+        if exact is not None:
+            return exact
+        original = self.original[name]
+        first = min(LEAST[turn], original + 3 * turn) if factor == 1 else SMALLEST[turn]
+        skip = turn % 2 if factor == 1 else 0  # or gaps between sizes might be the same again
+        same = {size // factor for size in (original, *others)}  # not once again
+        prime = _prime(max(first, SMALLEST[0], -(-least // factor)), used | same, skip)
+        used.add(prime)
+        return factor * prime
+
+
+def _prime(least: int, used: set[int], skip: int) -> int:
+    """Return the least prime from a number on that is not used; after skipping some."""
+    primes = (n for n in itertools.count(least) if n not in used and _is_prime(n))
+    return next(itertools.islice(primes, skip, None))
+
+
+@cache
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % divisor for divisor in range(2, isqrt(number) + 1))

@@ -18,6 +18,7 @@ from math import prod
 from attnscope.observe.axes.expressions import of_number, product_of
 from attnscope.observe.axes.requirements import (
     Requirement,
+    SizePlan,
     fixed,
     forms_of,
     multiple_of,
@@ -25,7 +26,6 @@ from attnscope.observe.axes.requirements import (
     sum_is,
     sum_with_number,
 )
-from attnscope.observe.axes.size_plan import SizePlan
 
 PATIENCE = 150
 """The maximal number of runs of the code in a search."""
@@ -39,43 +39,31 @@ MOST_NAMES = 64
 
 @dataclass
 class Attempt:
-    """The progress of the code with some sizes.
+    """The progress of the code with some sizes."""
 
-    Attributes:
-        reached: the number of steps that the run shares with the original one, followed by the
-            line where it failed; larger is further.
-        whole: whether it got as far as with the original sizes.
-        unnamed: the number of changing sizes that are neither names nor products of names.
-        rejected: whether the code raised an exception that it does not raise with the original sizes.
-        names: the names of sizes that are seen in the expression that failed.
-        run: data of the caller.
-    """
-
+    #: the number of steps that the run shares with the original one, followed by the line where it
+    #: failed; larger is further
     reached: tuple[int, ...]
-    whole: bool
-    unnamed: int = 0
+    whole: bool  #: whether it got as far as with the original sizes
+    unnamed: int = 0  #: the number of changing sizes that are neither names nor products of names
+    #: whether the code raised an exception that it does not raise with the original sizes
     rejected: bool = False
+    #: the names of sizes that are seen in the expression that failed
     names: frozenset[str] = frozenset()
-    run: object = None
+    run: object = None  #: data of the caller
 
 
 @dataclass
 class Search:
-    """The search for the requirements of code.
+    """The search for the requirements of code."""
 
-    Args:
-        attempt: runs the code with other sizes, and once more with others, if it runs with the first.
-        original: the original sizes, by name.
-        known: the requirements that the user states.
-        axes: names of the axes of the inputs; a size that another divides is probably split into it.
-        kept: names whose sizes must keep their original values.
-    """
-
+    #: runs the code with other sizes, and once more with others, if it runs with the first
     attempt: Callable[[list[dict[str, int]]], Attempt]
     original: Mapping[str, int]
-    known: tuple[Requirement, ...] = ()
+    known: tuple[Requirement, ...] = ()  #: the requirements that the user states
+    #: names of the axes of the inputs; a size that another divides is probably split into it
     axes: frozenset[str] = frozenset()
-    kept: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()  #: names whose sizes must keep their original values
     refusals: list[tuple[Requirement, object]] = field(default_factory=list)
     required: list[Requirement] = field(default_factory=list)
     assumed: list[Requirement] = field(default_factory=list)
@@ -217,13 +205,12 @@ class Search:
                 (),
             ]
         ):
-            yield replace(plain, requirements=(*plain.requirements, *added))
+            yield plain.adding(*added)
 
     def _even_sizes(self, plan: SizePlan) -> Iterator[Requirement]:
         """Require even sizes to stay even: rotary positions rotate pairs, other code halves a width."""
-        exact = {each.name for each in plan.requirements if each.decides}
         for name, size in self.original.items():
-            if size % 2 == 0 and name not in exact:
+            if size % 2 == 0 and name not in plan.decided:
                 yield multiple_of(name, 2)
 
     def _even_split(self, split: Requirement) -> Requirement:
@@ -233,12 +220,7 @@ class Search:
         return multiple_of(split.name, of, 2) if is_even else split
 
     def _add_requirements(self, plan: SizePlan, *, unlikely: bool) -> SizePlan | None:
-        """Add requirements to a plan until the code gets as far as it should.
-
-        Args:
-            plan: the plan.
-            unlikely: whether to add unlikely requirements, too.
-        """
+        """Add requirements to a plan until the code gets as far as it should."""
         best = self._try(plan)
         while best is not None and not best.whole:
             step = self._step(plan, best, unlikely)
@@ -251,7 +233,6 @@ class Search:
         """Remove the requirements that the code does not need from a plan, and weaken the others.
 
         Args:
-            plan: the plan, which may require too much.
             kept: the number of leading requirements to keep in any case.
         """
         even_sizes = [each for each in plan.requirements[kept:] if each in set(self._even_sizes(plan))]
@@ -285,16 +266,16 @@ class Search:
 
     def _plans_without(self, plan: SizePlan, *left_out: Requirement) -> Iterator[SizePlan]:
         """Yield plans without some requirements; either of two equal sizes may have to be larger."""
-        rest = tuple(each for each in plan.requirements if each not in left_out)
-        yield replace(plan, requirements=rest)
+        rest = plan.without(*left_out)
+        yield rest
         for each in left_out if len(left_out) == 1 else ():
             for name in (each.name, *each.of) if each.is_equality else ():
-                yield from self._with_largest(replace(plan, requirements=rest), name)
+                yield from self._with_largest(rest, name)
 
     @staticmethod
     def _with_largest(plan: SizePlan, name: str) -> Iterator[SizePlan]:
         """Yield the plan with a size that is larger than all others, if it is free."""
-        if name not in {each.name for each in plan.requirements if each.decides}:
+        if name not in plan.decided:
             others = [other for other in plan.largest if other != name]
             yield replace(plan, largest=(*others, name))
 
@@ -305,24 +286,21 @@ class Search:
         `n = h·w+1` for a square.
         """
         yield from self._plans_without(plan, requirement)
-        rest = tuple(each for each in plan.requirements if each != requirement)
-        yield from self._with_largest(replace(plan, requirements=rest), requirement.name)
+        rest = plan.without(requirement)
+        yield from self._with_largest(rest, requirement.name)
         if requirement.form is None:
             for form in forms_of(requirement.name, self.original[requirement.name]):
-                yield replace(plan, requirements=(*rest, form))
+                yield rest.adding(form)
         if requirement.is_product and not requirement.multiple:
             ((_, number),) = requirement.value.terms
             for other in {1, int(number) + 1, 2 * int(number)} - {int(number)}:
-                changed = product_is(requirement.name, requirement.of, other)
-                yield replace(plan, requirements=(*rest, changed))
+                yield rest.adding(product_is(requirement.name, requirement.of, other))
 
     @staticmethod
     def _weaker_plans(plan: SizePlan, requirement: Requirement) -> Iterator[SizePlan]:
         """Yield plans with a multiple in place of a product: what they do not fulfil may come later."""
-        rest = tuple(each for each in plan.requirements if each != requirement)
         for other in requirement.of if requirement.is_product and not requirement.multiple else ():
-            weaker = multiple_of(requirement.name, other)
-            yield replace(plan, requirements=(*rest, weaker))
+            yield plan.without(requirement).adding(multiple_of(requirement.name, other))
 
     def _without_others(self, plan: SizePlan, requirement: Requirement) -> SizePlan:
         """Require only that a size is a multiple of a number, the least one, if the code runs as well.
@@ -331,15 +309,15 @@ class Search:
         that is 16 by chance.
         """
         name, size = requirement.name, self.original[requirement.name]
-        rest = tuple(each for each in plan.requirements if each != requirement)
+        rest = plan.without(requirement)
 
         def runs_with(other: Requirement) -> SizePlan | None:
-            changed = replace(plan, requirements=(*rest, other))
+            changed = rest.adding(other)
             return changed if self._runs_as_well(changed, plan) else None
 
         is_number = requirement.multiple and requirement.is_number
         largest = int(requirement.value.size({})) if is_number else size
-        wholes = [each.name for each in rest if is_number and name in each.of]
+        wholes = [each.name for each in rest.requirements if is_number and name in each.of]
         weaker = [multiple_of(whole, largest) for whole in wholes]  # half a width, not half of the heads
         weaker += forms_of(name, size) if not requirement.multiple and requirement.form is None else []
         for other in weaker:
@@ -360,12 +338,11 @@ class Search:
         name, of = requirement.name, requirement.of
         if not (requirement.multiple and requirement.is_product and requirement.value.has_number):
             return plan
-        rest = tuple(each for each in plan.requirements if each != requirement)
-        plain = replace(plan, requirements=(*rest, multiple_of(name, of[0])))
+        plain = plan.without(requirement).adding(multiple_of(name, of[0]))
         if self._runs_as_well(plain, plan):
             return plain
-        even = replace(plan, requirements=(*plain.requirements, multiple_of(name, 2)))
-        of_even = replace(plan, requirements=(*even.requirements, multiple_of(of[0], 2)))
+        even = plain.adding(multiple_of(name, 2))
+        of_even = even.adding(multiple_of(of[0], 2))
         return even if self._runs(of_even) and self._runs_as_well(even, plan) else plan
 
     def _without_equality(self, plan: SizePlan, requirement: Requirement) -> SizePlan:
@@ -373,17 +350,17 @@ class Search:
         if not requirement.is_equality:
             return plan
         names = requirement.name, *requirement.of
-        rest = [each for each in plan.requirements if each != requirement]
+        rest = plan.without(requirement).requirements
         for one, other in (names, names[::-1]):
             replaced = (each.with_name(one, other) for each in rest)
             other_plan = replace(plan, requirements=tuple(dict.fromkeys(replaced)))
-            if rest != list(other_plan.requirements) and self._runs_as_well(other_plan, plan):
+            if rest != other_plan.requirements and self._runs_as_well(other_plan, plan):
                 return other_plan
         return plan
 
     def _loosened(self, plan: SizePlan, requirement: Requirement) -> SizePlan:
         """Replace a product by multiples if the code runs as well: 4 may be 2·2 by chance."""
-        name, rest = requirement.name, [each for each in plan.requirements if each != requirement]
+        name, rest = requirement.name, plan.without(requirement).requirements
         constant = {each.name for each in plan.requirements if each.is_fixed}
         if requirement.decides and requirement.of and constant.issuperset(requirement.of):
             return replace(plan, requirements=(*rest, fixed(name, self.original[name])))
@@ -439,7 +416,7 @@ class Search:
         for each in (*splits, *self._even_sizes(plan)):
             if now is None or not now.unnamed:
                 break
-            changed = replace(plan, requirements=(*plan.requirements, each))
+            changed = plan.adding(each)
             then = self._try(changed)
             if then is not None and then.whole and then.unnamed < now.unnamed:
                 plan, now = changed, then
@@ -490,23 +467,17 @@ class Search:
         """Yield plans with one requirement more or less, or with two more; likely ones first.
 
         Args:
-            plan: the plan.
             seen: the names of sizes in the expression that fails with it: these are likely the cause.
-            unlikely: whether to yield unlikely ones, too.
         """
-
-        def adding(*added: Requirement) -> SizePlan:
-            return replace(plan, requirements=(*plan.requirements, *added))
-
         singles = list(self._candidates(plan))
         splits = [each for each in singles if self._is_split(each)]
         even_sizes = [each for each in self._even_sizes(plan) if each not in plan.requirements]
         near = [each for each in singles if seen.issuperset((each.name, *each.of))]
         plain = [each for each in near if each.is_equality or each.multiple]
-        yield from map(adding, plain)
-        yield from map(adding, (each for each in even_sizes if each.name in seen))
-        yield from map(adding, (each for each in near if each not in plain))
-        yield from map(adding, (each for each in singles if each not in near))
+        yield from map(plan.adding, plain)
+        yield from map(plan.adding, (each for each in even_sizes if each.name in seen))
+        yield from map(plan.adding, (each for each in near if each not in plain))
+        yield from map(plan.adding, (each for each in singles if each not in near))
         equal = [
             pair for pair in combinations(self.original, 2) if len({self.original[n] for n in pair}) == 1
         ]
@@ -514,18 +485,17 @@ class Search:
             yield replace(plan, largest=(*plan.largest, name))
         for one, other in combinations(splits, 2):
             if one.name == other.name:
-                yield adding(one, other)
+                yield plan.adding(one, other)
         weak = list(self._weak_candidates(plan)) if unlikely else []
-        yield from map(adding, weak)
+        yield from map(plan.adding, weak)
         for each in plan.requirements[len(self.known) + len(self.kept) :]:
-            rest = tuple(other for other in plan.requirements if other != each)
-            yield replace(plan, requirements=rest)
+            yield plan.without(each)
         if not unlikely:
             return
         multiples = [each for each in weak if each.multiple and each.is_number]
         for one, other in [*combinations(splits, 2), *product(splits, multiples)]:
             if one.name != other.name:
-                yield adding(one, other)
+                yield plan.adding(one, other)
         bound = {each.name for each in plan.requirements}
         loose = [name for name in self.original if name not in bound]
         for name in loose:  # multiples of all original sizes
@@ -533,12 +503,11 @@ class Search:
             others = [
                 multiple_of(n, self.original[n]) for n in loose if n != name and self.original[n] > 1
             ]
-            yield adding(kept, *others)
+            yield plan.adding(kept, *others)
 
     def _candidates(self, plan: SizePlan) -> Iterator[Requirement]:
         """Yield requirements that hold for the original sizes and are plausible; likely ones first."""
-        exact = {each.name for each in plan.requirements if each.decides}
-        free = [name for name in self.original if name not in exact]
+        free = [name for name in self.original if name not in plan.decided]
         for name in free:
             for other in self.original:
                 if name != other and self.original[name] == self.original[other]:
@@ -554,8 +523,7 @@ class Search:
 
     def _multiples(self, plan: SizePlan) -> Iterator[Requirement]:
         """Yield requirements that sizes are multiples of others."""
-        exact = {each.name for each in plan.requirements if each.decides}
-        for name in [name for name in self.original if name not in exact]:
+        for name in [name for name in self.original if name not in plan.decided]:
             for other in self.original:
                 smaller = other != name and 1 < self.original[other] < self.original[name]
                 multiple = multiple_of(name, other)
@@ -565,7 +533,7 @@ class Search:
 
     def _weak_candidates(self, plan: SizePlan) -> Iterator[Requirement]:
         """Yield requirements that make a size more like the original one."""
-        decided = {each.name for each in plan.requirements if each.decides}
+        decided = plan.decided
         exact = {each.name for each in plan.requirements if each.is_product and not each.multiple}
         bound = decided - exact
         for number in (2, 4, 8, 0):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, cached_property
 from itertools import combinations, combinations_with_replacement, permutations
 from math import comb, prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from attnscope.observe.axes.expressions import product_of
+from attnscope.observe.axes.expressions import Expression, of_word, parse_expression, product_of
+
+if TYPE_CHECKING:
+    from attnscope.observe.axes.from_source import ObservedAxes
+    from attnscope.observe.diagnose.crash import FailedTensor
+    from attnscope.observe.trace import Step
 
 Sizes = Sequence[int | None]
 """The values of one size in several runs; None for a run without it."""
@@ -38,27 +44,16 @@ class Monomial(NamedTuple):
 
 
 class AxisOrigin(NamedTuple):
-    """What the code says of an axis.
+    """What the code says of an axis."""
 
-    Attributes:
-        whole: the named sizes that it is.
-        within: those that its size consists of.
-        text: the sum, product or quotient of names that its size is, if all of it is known.
-    """
-
-    whole: frozenset[str] = frozenset()
-    within: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()  #: the named sizes that it is
+    within: frozenset[str] = frozenset()  #: those that its size consists of
+    #: the sum, product or quotient of names that its size is, if all of it is known
     text: str | None = None
 
 
 class Symbols:
     """The named sizes, each with its value in every run.
-
-    Args:
-        sizes: by name, in order of preference.
-        unsure: names of sizes that stay because nothing else was found to run. Several small ones of
-            these name no axis: their products and sums fit by chance.
-        tied: names of sizes that follow each other because nothing else was found to run.
 
     >>> symbols = Symbols({"n_Q": (32, 7, 11), "d_feat": (200, 65, 119), "n_head": (5, 5, 7)})
     >>> [
@@ -74,8 +69,11 @@ class Symbols:
         unsure: Collection[str] = frozenset(),
         tied: Collection[str] = frozenset(),
     ) -> None:
+        #: names of sizes that stay because nothing else was found to run. Several small ones of these
+        #: name no axis: their products and sums fit by chance.
         self.unsure = unsure
-        self.tied = tied
+        self.tied = tied  #: names of sizes that follow each other because nothing else was found to run
+        #: by name, in order of preference
         self.sizes = {name: tuple(each) for name, each in sizes.items()}
         self._known: dict[tuple[Sizes, AxisOrigin | None], str] = {}
         self._of_runs: dict[tuple[tuple[int, ...], frozenset[str], frozenset[str] | None], Names] = {}
@@ -132,14 +130,7 @@ class Symbols:
 
 
 class Names:
-    """The names and their values in a subset of the runs.
-
-    Args:
-        sizes: the values, by name.
-        unsure: names of sizes that stay because nothing else was found to run.
-        tied: names of sizes that follow each other for this reason.
-        within: the names that are used although they stay or are tied; None: all.
-    """
+    """The names and their values in a subset of the runs."""
 
     def __init__(
         self,
@@ -148,7 +139,7 @@ class Names:
         tied: Collection[str] = frozenset(),
         within: Collection[str] | None = None,
     ) -> None:
-        self.sizes = sizes
+        self.sizes = sizes  #: the values, by name
         self.varying = {
             name: each
             for name, each in sizes.items()
@@ -176,15 +167,14 @@ class Names:
         """Return the expression of a size with these values in the runs, if there is one.
 
         Args:
-            sizes: the values.
             whole: the names that a size may have which stays as they do; None: all.
         """
-        if len(sizes) < 2:
-            return None
         same = [name for name, each in self.sizes.items() if each == sizes]
+        if len(sizes) < 2:  # the code alone says what it is
+            return next((name for name in same if whole and name in whole), None)
         if len(set(sizes)) == 1:  # it may equal an unchanged name by chance: ambiguous if there are two
             if whole is not None:
-                return next((name for name in same if name in whole and self._is_sure(name)), None)
+                return next((name for name in same if name in whole and sizes[0] > 1), None)
             return self.fixed.get(sizes[0]) if len(same) == 1 else None
         same = [name for name in same if name in self.varying]
         if same:
@@ -208,7 +198,9 @@ class Names:
         for each in self.monomials:
             if len(each.above) + len(each.below) <= 3 and len(each.below) <= 1:
                 pairs = list(zip(each.values_above, each.values_below, strict=True))
-                if all(high % low == 0 for high, low in pairs):
+                if each.values_above != each.values_below and all(
+                    high % low == 0 for high, low in pairs
+                ):
                     text = _written(Fraction(1), each.above, each.below, {})
                     found.setdefault(tuple(high // low for high, low in pairs), text)
         return found
@@ -254,7 +246,7 @@ class Names:
                     return f"{self._wholes[rest]}{sign}{text}"
             numbers = {size - value for size, value in zip(sizes, values, strict=True)}
             if len(numbers) == 1 and abs(number := numbers.pop()) <= 2:
-                return text + _with_sign(number, {})
+                return text + (f"{number:+d}" if number else "")
         return None
 
 
@@ -288,11 +280,6 @@ def _sum(
     return None
 
 
-def _with_sign(number: int, names: Mapping[int, str]) -> str:
-    """Return a number, or its name, as the last term of a sum; nothing for 0."""
-    return f"+{names[number]}" if number in names else f"{number:+d}" if number else ""
-
-
 @cache
 def _monomials(names: tuple[str, ...]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Return products of up to three names, over up to two others; simple ones first."""
@@ -320,3 +307,128 @@ def _written(
     if number.denominator in names:
         number, divisors = number * number.denominator, [*divisors, names[number.denominator]]
     return str(product_of(factors, number, divisors))
+
+
+class AxisOrigins:
+    """What one run of the code says of the axes of its steps.
+
+    Where a size is the same in all runs, an axis of the same size may be another one by chance: a third
+    of a head is as long as the sequence. Then it has the name only if the code says that it is this one.
+    """
+
+    def __init__(
+        self,
+        observed: ObservedAxes,
+        names: Collection[str],
+        equations: Iterable[tuple[str, Expression]],
+    ) -> None:
+        self.observed = observed  #: where the axes come from
+        self.sizes = observed.sizes_by_step()
+        self.values = {name: observed.values_of(name) for name in names}
+        quotients = ((name, parse_expression(name)) for name in names if not name.isidentifier())
+        for name, expression in (*equations, *quotients):
+            value = expression and _in_symbols(expression, self.values)
+            if value is not None and name in self.values:
+                self.values[name].add(observed.flow.resolved(value))
+
+    def of_step(self, step: Step) -> tuple[AxisOrigin, ...]:
+        """Find where the code gets the size of each axis of a step."""
+        return self._origins(self.sizes.get(id(step)), len(step.shape))
+
+    def of_part(self, part: FailedTensor) -> tuple[AxisOrigin, ...]:
+        """Find where the code gets the size of each axis of an expression."""
+        return self._origins(self.observed.sizes_of_part(part), len(part.shape))
+
+    def _origins(self, sizes: list[Expression | None] | None, n_axes: int) -> tuple[AxisOrigin, ...]:
+        known = sizes if sizes is not None and len(sizes) == n_axes else [None] * n_axes
+        return tuple(map(self._of_size, known))
+
+    def _of_size(self, size: Expression | None) -> AxisOrigin:
+        """Return the names that a size is, and those that it consists of."""
+        if size is None:
+            return AxisOrigin()
+        whole = {name for name, values in self.values.items() if size in values}
+        within = {
+            name
+            for name, values in self.values.items()
+            if any(value.words and value.words <= size.words for value in values)
+        }
+        return AxisOrigin(frozenset(whole), frozenset(whole | within), self._in_names(size))
+
+    def _in_names(self, size: Expression) -> str | None:
+        """Return a sum, product or quotient of names; None if a part of it has no name."""
+        if size.word is not None:
+            return None
+        names = {}
+        for word in size.words:
+            known = (name for name, values in self.values.items() if of_word(word) in values)
+            names[word] = next(known, None)
+        if not names or None in names.values():
+            return None
+        return str(size.of({word: of_word(name) for word, name in names.items() if name}))
+
+
+def _in_symbols(
+    expression: Expression, values: Mapping[str, Collection[Expression]]
+) -> Expression | None:
+    """Return an expression of names in terms of what they are; None if one is unknown or unclear."""
+    if any(len(values.get(name, ())) != 1 for name in expression.words):
+        return None
+    return expression.of({name: next(iter(values[name])) for name in expression.words})
+
+
+# From call to call.
+
+StepKey = tuple[str | None, int | None, str, int]
+"""A step's file, line and name, and how often it has occurred."""
+
+
+def name_by_changes(calls: Sequence[Sequence[Step]]) -> None:
+    """Name axes without a name that change as an axis of an argument does, from call to call.
+
+    Where an operator hides the origin of an axis, several calls may tell: an axis that has the size of
+    `T` in each of them, while `T` changes, is `T`. Only axes of the call's arguments lend their names,
+    because they are what a program changes; and only if one of them alone has these sizes, with a name
+    or without.
+    """
+    by_key = [dict(zip(_keys(steps), steps, strict=True)) for steps in calls]
+    rows = [
+        [steps[key] for steps in by_key]
+        for key in (by_key[0] if by_key else ())
+        if all(key in steps and steps[key].dims for steps in by_key)
+    ]
+    names: dict[tuple[int, ...], set[str]] = {}  # of the arguments' axes
+    for steps in rows:
+        if _is_argument(steps[0]):
+            for sizes, words in _axes(steps):
+                names.setdefault(sizes, set()).update(words)
+    for steps in rows:
+        for axis, (sizes, words) in enumerate(_axes(steps)):
+            known = names.get(sizes, set())
+            unnamed = all(word.isdigit() for word in words) and not _is_argument(steps[0])
+            if len(set(sizes)) > 1 and unnamed and len(known) == 1 and not next(iter(known)).isdigit():
+                for step in steps:
+                    dims = [*(step.dims or ())]
+                    dims[axis : axis + 1] = known
+                    step.dims = tuple(dims)
+
+
+def _keys(steps: Sequence[Step]) -> Iterator[StepKey]:
+    counts: Counter[tuple[str | None, int | None, str]] = Counter()
+    for step in steps:
+        place = step.file, step.line, step.name
+        counts[place] += 1
+        yield *place, counts[place]
+
+
+def _is_argument(step: Step) -> bool:
+    """Check whether a step is an argument of the call."""
+    return step.how == "input" and step.depth == 0
+
+
+def _axes(steps: Sequence[Step]) -> Iterator[tuple[tuple[int, ...], set[str]]]:
+    """Yield the sizes of each axis of a tensor in all calls, and its names; none if they differ."""
+    if len({len(step.shape) for step in steps}) == 1:
+        dims = zip(*(step.dims or () for step in steps), strict=True)
+        for sizes, words in zip(zip(*(step.shape for step in steps), strict=True), dims, strict=True):
+            yield sizes, set(words)

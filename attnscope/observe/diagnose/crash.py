@@ -10,16 +10,18 @@ import traceback
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from types import FrameType, MemberDescriptorType, TracebackType
 from typing import Any
 
-from attnscope.errors import class_attribute, is_a, safe_str, stored_in
+from attnscope.base.errors import class_attribute, is_a, safe_str, stored_in
+from attnscope.base.units import shape_text
 from attnscope.observe.instrument.code_swap import Relay
-from attnscope.observe.instrument.failure import FailedTensor, Failure, Shape
 from attnscope.observe.instrument.rewrite import VIEWS, Place
 from attnscope.observe.operator_names import PRODUCTS_IN_SOURCE, REGROUPS
+from attnscope.observe.operators.place import span_of, text_of
 from attnscope.observe.trace import Crash, Operand
 
 RAISE = dis.opmap["RAISE_VARARGS"]
@@ -38,11 +40,6 @@ def failure_of(
 ) -> Failure | None:
     """Locate the origin of an exception in files whose source is known.
 
-    Args:
-        exception: the exception.
-        files: the names of the files.
-        shapes: the last shapes of the expressions in them.
-
     Returns:
         None if no frame of these files is in its traceback.
     """
@@ -59,9 +56,9 @@ def failure_of(
     node = _node_at(file, last)
     if node is None:
         return Failure(file, line, _statement_at(file, line), None, [], exception)
-    place = file, node.lineno, node.end_lineno or line, node.col_offset, node.end_col_offset or 0
+    place = (file, *span_of(node))
     parts = [
-        FailedTensor(text, (file, *_span(each)), shape)
+        FailedTensor(text, (file, *span_of(each)), shape)
         for each in _operands(node)
         for text, shape in _shapes(each, frame, shapes, file)
     ]
@@ -73,16 +70,10 @@ def failure_of(
 def crash_of(
     failure: Failure, dims_of: Callable[[FailedTensor], tuple[str, ...] | None], file: str
 ) -> Crash:
-    """Describe a failure in words.
-
-    Args:
-        failure: the failure.
-        dims_of: returns the names of a part's axes, if they are known.
-        file: the name of the file to show.
-    """
+    """Describe a failure in words."""
     operands = [Operand(part.text, dims_of(part), part.shape) for part in failure.parts]
     error = _error_line(failure.exception).strip().split("\n")[0]
-    disagreement = _in_words(failure, operands)
+    disagreement = _in_words(failure, operands) or _mask_of_torchs_attention(failure.exception)
     return Crash(file, failure.line, failure.expression, operands, disagreement, error)
 
 
@@ -159,24 +150,21 @@ def _computations(source: str) -> dict[tuple[int | None, int | None], list[Any]]
 
 def _operands(node: ast.expr | ast.AugAssign) -> Iterator[ast.expr]:
     """Return the tensors in an expression, from left to right."""
-    if isinstance(node, ast.BinOp):
-        yield from (node.left, node.right)
-    elif isinstance(node, ast.AugAssign):
-        yield from (node.target, node.value)
-    elif isinstance(node, ast.UnaryOp):
-        yield node.operand
-    elif isinstance(node, ast.Attribute):
-        yield node.value
-    elif isinstance(node, ast.Compare):
-        yield from (node.left, *node.comparators)
-    elif isinstance(node, ast.Subscript):
-        yield from (node.value, node.slice)
-    elif isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute):
-            yield node.func.value
-        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-            inner = argument.value if isinstance(argument, ast.Starred) else argument
-            yield from inner.elts if isinstance(inner, ast.List | ast.Tuple) else (inner,)
+    match node:
+        case ast.BinOp(left=one, right=other) | ast.AugAssign(target=one, value=other):
+            yield from (one, other)
+        case ast.UnaryOp(operand=value) | ast.Attribute(value=value):
+            yield value
+        case ast.Compare():
+            yield from (node.left, *node.comparators)
+        case ast.Subscript():
+            yield from (node.value, node.slice)
+        case ast.Call():
+            if isinstance(node.func, ast.Attribute):
+                yield node.func.value
+            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+                inner = argument.value if isinstance(argument, ast.Starred) else argument
+                yield from inner.elts if isinstance(inner, ast.List | ast.Tuple) else (inner,)
 
 
 def _shapes(
@@ -184,7 +172,7 @@ def _shapes(
 ) -> Iterator[tuple[str, Shape]]:
     import torch
 
-    place = (file, *_span(node))
+    place = (file, *span_of(node))
     if place in known:
         yield _text(node, file), tuple(known[place])
         return
@@ -233,22 +221,39 @@ def _stored(owner: Any, name: str) -> Any:
 _OF_NAMED_TUPLE = type(namedtuple("_", "field").field)  # type: ignore[attr-defined]
 
 
-def _span(node: ast.expr | ast.stmt) -> tuple[int, int, int, int]:
-    return node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0
-
-
 def _text(node: ast.expr | ast.stmt, file: str) -> str:
     """Return a node's source, on one line."""
-    lines = linecache.getlines(file)[node.lineno - 1 : node.end_lineno]
-    segment = ast.get_source_segment("".join(lines), _from_line_1(node))
-    return " ".join((segment or ast.unparse(node)).split())
+    return text_of(file, span_of(node)) or ast.unparse(node)
 
 
-def _from_line_1(node: ast.expr | ast.stmt) -> ast.AST:
-    """Return a place in a file as one in the lines of that place alone."""
-    end = (node.end_lineno or node.lineno) - node.lineno + 1
-    return ast.Pass(
-        lineno=1, end_lineno=end, col_offset=node.col_offset, end_col_offset=node.end_col_offset
+OF_A_MASK = {"attn_mask", "bsz", "num_heads", "tgt_len", "src_len", "is_batched"}
+"""Variables of `multi_head_attention_forward`."""
+
+
+def _mask_of_torchs_attention(exception: BaseException) -> str | None:
+    """Say which axes `multi_head_attention_forward` took for queries and keys, if it refused a mask."""
+    from torch import nn
+
+    if not safe_str(exception).startswith(("The shape of the 2D attn_mask", "The shape of the 3D")):
+        return None
+    frames = [tb.tb_frame.f_locals for tb in _tracebacks(stored_in(exception, "__traceback__"))]
+    known, modules = frames[-1], [each.get("self") for each in frames]
+    if not known.keys() >= OF_A_MASK:
+        return None
+    module = next((each for each in modules[::-1] if is_a(each, nn.MultiheadAttention)), None)
+    shape, of_heads = _shape(known["attn_mask"]), known["bsz"] * known["num_heads"]
+    n_Q, n_K = known["tgt_len"], known["src_len"]
+    needed: Shape = (n_Q, n_K)
+    names = "n_Q×n_K"
+    if len(shape) == 3:
+        needed, names = (of_heads, n_Q, n_K), "n_batch·n_head × n_Q × n_K"
+    is_first = module is not None and module.batch_first
+    why = "" if module is None else f", since batch_first is {module.batch_first}"
+    batch = f", and axis {int(not is_first)} as the batch ({known['bsz']}){why}"
+    return (
+        f"attn_mask is {shape_text(shape)}, but {names} is {shape_text(needed)}: axis"
+        f" {int(is_first and known['is_batched'])} of the inputs was read as the length"
+        f" (n_Q {n_Q}, n_K {n_K}){batch if known['is_batched'] else ''}"
     )
 
 
@@ -428,3 +433,30 @@ def _view_in_words(source: Operand, error: str) -> str | None:
 def _axis_in_words(operand: Operand, axis: int) -> str:
     name = f"{operand.dims[axis]} " if operand.dims and not operand.dims[axis].isdigit() else ""
     return f"axis {axis} of {operand.text} ({name}{operand.shape[axis]})"
+
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FailedTensor:
+    """A tensor in an expression that failed: its source text, its place, and its shape."""
+
+    text: str
+    place: Place
+    shape: Shape
+
+
+@dataclass
+class Failure:
+    """An exception in traced code."""
+
+    file: str  #: the location of the expression that failed
+    line: int
+    expression: str  #: its source text, on one line
+    place: Place | None  #: its place in the source, if it is an expression
+    parts: list[FailedTensor]  #: the tensors in it
+    exception: BaseException
+    kind: str = ""  #: `contraction`, `broadcast`, `view`, `join`, or empty for anything else
+    #: pairs of axes that do not fit together, each as the index of its part and its own index
+    axes: list[tuple[int, int]] = field(default_factory=list)

@@ -14,113 +14,94 @@ import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from itertools import product
+from functools import cache, lru_cache, partial
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import torch
 
 from attnscope.attention.mask_rules import HIDES
+from attnscope.base.units import bytes_text
 from attnscope.document.result import Finding
 from attnscope.observe.axes.from_other_sizes import Inferred, SizedRun, regroupings
 from attnscope.observe.axes.symbols import Symbols
+from attnscope.observe.diagnose.crash import Shape
 from attnscope.observe.diagnose.fully_masked import FullyMasked, flat
-from attnscope.observe.instrument.failure import Shape
+from attnscope.observe.diagnose.groups import GroupedSoftmaxes, Line
 from attnscope.observe.instrument.rewrite import Place
-from attnscope.observe.operator_names import ATEN_PRODUCTS, ATEN_SAME, ATEN_SOFTMAXES, ATEN_VIEWS
+from attnscope.observe.operator_names import (
+    ATEN_MOVES,
+    ATEN_PRODUCTS,
+    ATEN_SAME,
+    ATEN_SOFTMAXES,
+    ATEN_VIEWS,
+    axes_after,
+)
 from attnscope.observe.torch_internals.dispatch import has_values, is_derivative, unseen
 from attnscope.observe.trace import Step
-from attnscope.units import bytes_text
 
 LARGE = 64 * 2**20
 """The minimal size of a silent copy that is reported, in bytes."""
 
-Line = tuple[str, int]
-"""A file and a line number."""
-
-
-class Triangle(NamedTuple):
-    """The part of a matrix that `tril` or `triu` has set to zero.
-
-    Attributes:
-        is_upper: whether it is the part above the diagonal.
-        diagonal: the last, or first, diagonal that is kept.
-        shape: the rows and columns of the matrix.
-        line: where it was set to zero.
-    """
-
-    is_upper: bool
-    diagonal: int
-    shape: tuple[int, int]
-    line: Line
-
-    def of(self, tensor: torch.Tensor, rows_and_columns: tuple[MergedAxis, ...]) -> torch.Tensor | None:
-        """Return these elements of a tensor of such matrices; None if it has others."""
-        places = [axis.place for axis in rows_and_columns]
-        if tuple(tensor.shape[place] for place in places) != self.shape:
-            return None
-        is_zero = torch.ones(self.shape, dtype=torch.bool, device=tensor.device)
-        is_zero = is_zero.triu(self.diagonal + 1) if self.is_upper else is_zero.tril(self.diagonal - 1)
-        return tensor.movedim(places, (-2, -1))[..., is_zero]
-
 
 class MergedAxis(NamedTuple):
-    """An axis of a tensor that views may have merged with others.
+    """An axis of a tensor that views may have merged with others."""
 
-    Attributes:
-        place: the index of the tensor's axis that contains it.
-        size: its size.
-        behind: the number of elements behind it within that axis: 1, unless axes were merged behind it.
-    """
-
-    place: int
-    size: int
+    place: int  #: the index of the tensor's axis that contains it
+    size: int  #: its size
+    #: the number of elements behind it within that axis: 1, unless axes were merged behind it
     behind: int = 1
+    #: whether a view divided an axis of queries or keys into it and others. It may count heads instead,
+    #: as where one product takes the queries of several heads together.
+    is_part: bool = False
+
+
+class NotHidden(NamedTuple):
+    """The scores that a mask sets to zero, or nearly, which hides no key: exp(0) is 1."""
+
+    places: torch.Tensor  #: where: n_Q n_K in the last axes
+    fill: float  #: what it sets them to
+    line: Line  #: the line that does so
+
+    def of(self, tensor: torch.Tensor, pair: tuple[MergedAxis, ...]) -> torch.Tensor | None:
+        """Return these elements of a tensor with other axes; None if they are not found in it."""
+        moved = _with_pair_last(tensor, pair)
+        if moved is None or moved.shape[-len(pair) :] != self.places.shape[-len(pair) :]:
+            return None
+        if moved.numel() == self.places.numel():
+            return moved[self.places.reshape(moved.shape)]
+        return None
 
 
 @dataclass(frozen=True)
 class TensorOrigin:
-    """The origin of a tensor.
+    """The origin of a tensor."""
 
-    Attributes:
-        factor: the product of the numbers that have scaled it since its projection; None if unknown.
-        width: the size of the axis that its product summed over; None if it comes from no product of
-            activations.
-        pair: its axes of queries and of keys, if it comes from a product of activations.
-        weight: whether it is a parameter of a module, or a product of some.
-        repeated: whether an axis of it was expanded, as that of heads is before their projections.
-        widths: other sizes that its product may be said to sum over, because (q·W)·k is q·(W·k). Of a
-            factor: the sizes of its last axis before each head was multiplied by a matrix.
-        sums_to_one: the axis of the softmax that it comes from.
-        softmax_dim: that axis where the softmax ran, counted from the last, which is -1.
-        log: whether it is the logarithm of a softmax.
-        dropped: whether dropout or a mixture of heads has been applied since.
-        masked: whether a mask has been applied.
-        changed: the line that has changed single elements since.
-        zeroed: the scores that are zero where a mask belongs.
-        noise: whether it is the random mask of dropout.
-        line: the line of the softmax.
-        scaled: the line that multiplied it by a number.
-        shifted: whether its rows were shifted by a view and a slice, and not viewed again.
-    """
-
+    #: the product of the numbers that have scaled it since its projection; None if unknown
     factor: float | None = 1.0
+    #: the size of the axis that its product summed over; None if it comes from no product of
+    #: activations
     width: int | None = None
+    #: its axes of queries and of keys, if it comes from a product of activations: two, unless a view
+    #: divided one
     pair: tuple[MergedAxis, ...] = ()
-    weight: bool = False
+    weight: bool = False  #: whether it is a parameter of a module, or a product of some
+    #: whether an axis of it was expanded, as that of heads is before their projections
     repeated: bool = False
+    #: other sizes that its product may be said to sum over, because (q·W)·k is q·(W·k). Of a factor: the
+    #: sizes of its last axis before each head was multiplied by a matrix.
     widths: tuple[int, ...] = ()
-    sums_to_one: MergedAxis | None = None
-    softmax_dim: int = -1
-    log: bool = False
-    dropped: bool = False
-    masked: bool = False
-    changed: Line | None = None
-    zeroed: Triangle | None = None
-    noise: bool = False
-    line: Line | None = None
-    scaled: Line | None = None
-    shifted: bool = False
+    sums_to_one: MergedAxis | None = None  #: the axis of the softmax that it comes from
+    softmax_dim: int = -1  #: that axis where the softmax ran, counted from the last, which is -1
+    log: bool = False  #: whether it is the logarithm of a softmax
+    dropped: bool = False  #: whether dropout or a mixture of heads has been applied since
+    masked: bool = False  #: whether a mask has been applied
+    changed: Line | None = None  #: the line that has changed single elements since
+    not_hidden: NotHidden | None = None  #: the scores that are zero where a mask belongs
+    noise: bool = False  #: whether it is the random mask of dropout
+    line: Line | None = None  #: the line of the softmax
+    scaled: Line | None = None  #: the line that multiplied it by a number
+    shifted: bool = False  #: whether its rows were shifted by a view and a slice, and not viewed again
 
 
 PLAIN = TensorOrigin()
@@ -128,35 +109,34 @@ WEIGHT = TensorOrigin(weight=True)
 UNKNOWN = TensorOrigin(factor=None)
 
 FUSED = re.compile(r"_scaled_dot_product_\w*attention\w*|_fused_sdp_choice")
-MASKS = {"masked_fill", "where", "add", "sub"}
+NEARLY_ZERO = 1e-3
+"""The largest fill of a mask that is called nearly zero: its exp is 1 up to a thousandth."""
+
+MASKS = {"masked_fill", "where", "index_put", "add", "sub"}
+COMPARISONS = {"lt", "le", "gt", "ge"}
 COPIES = {"clone", "copy_", "contiguous", "_to_copy"}
 EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 FACTORY = re.compile(r"new_|\w+_like$")  # they depend on the shape of their input
-UNCHANGED = ATEN_SAME | ATEN_VIEWS
-UNCHANGED |= {"permute", "transpose", "t", "unsqueeze", "expand", "select", "slice"}
+UNCHANGED = {*ATEN_SAME, *ATEN_VIEWS, *ATEN_MOVES, "slice"}
 
 
 class Watcher:
-    """Receives every operator and every row of one run, and collects findings.
-
-    Args:
-        files: the files whose lines findings name.
-
-    Attributes:
-        drawn: the random inputs, and what was computed from them without a matrix product, by id.
-    """
+    """Receives every operator and every row of one run, and collects findings."""
 
     def __init__(self, files: Collection[str]) -> None:
-        self.files = files
+        self.files = files  #: the files whose lines findings name
+        #: the random inputs, and what was computed from them without a matrix product, by id
         self.drawn: dict[int, weakref.ref[torch.Tensor]] = {}
         self._findings: list[Finding] = []
         self._fully_masked = FullyMasked()
+        self._groups = GroupedSoftmaxes()
         self._with_masked_rows: set[Line | None] = set()  # softmaxes with fully masked rows
         self._unnormalized: dict[Line, list[Finding]] = {}
         self._summed: set[Line] = set()  # lines whose rows of attention were summed, to divide by
         self.amounts: dict[tuple, float] = {}  # each scale and its width, by line
         self.views: dict[tuple, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # those that regroup axes
         self.has_nan = False
+        self.saw_softmax = self.saw_not_finite = False
         self._origins: dict[int, tuple[weakref.ref[torch.Tensor], TensorOrigin]] = {}
         self._bounds: dict[
             int, tuple[weakref.ref[torch.Tensor], float]
@@ -186,6 +166,7 @@ class Watcher:
             return
         if self._fully_masked.rows and not FACTORY.match(name):
             self._fully_masked.follow(func, args, kwargs, out)
+        self._groups.operator(name.rstrip("_"), args, kwargs, out, self._line)
         if rule is not None:
             rule(self, args, kwargs, out)
             self._bound_result(name, args, out)
@@ -195,10 +176,18 @@ class Watcher:
         """What was found, without what the code handles later."""
         lines = [line for line in self._unnormalized if line not in self._summed]
         unnormalized = [each for line in lines for each in self._unnormalized[line]]
-        return list(dict.fromkeys([*self._findings, *self._fully_masked.findings, *unnormalized]))
+        of_groups = [Finding(message, line[1] or None) for message, line in self._groups.mistakes]
+        found = [*self._findings, *self._fully_masked.findings, *unnormalized, *of_groups]
+        return list(dict.fromkeys(found))
+
+    @property
+    def notices(self) -> list[str]:
+        """What else was seen."""
+        return self._groups.notices
 
     def row(self, step: Step, tensor: torch.Tensor) -> None:
         """Report the first named tensor that contains NaN or inf."""
+        self._groups.row(step.name, step.line, tensor)
         if self.has_nan or step.view_of or step.same_as or not has_values(tensor):
             return
         if not tensor.is_floating_point() or tensor.element_size() == 1 or not tensor.numel():
@@ -209,6 +198,7 @@ class Watcher:
         with unseen():
             nan, inf = int(tensor.isnan().sum()), int((tensor == math.inf).sum())
         if nan or inf:
+            self.saw_not_finite = True
             what = " and ".join(f"{n} {word}" for n, word in ((nan, "NaN"), (inf, "inf")) if n)
             is_input = step.how == "input"
             has = f"the input {step.name} has" if is_input else f"{step.name} is the first tensor with"
@@ -260,7 +250,6 @@ class Watcher:
         """Return an upper bound of a tensor's absolute values; None if unknown or not finite.
 
         Args:
-            tensor: the tensor.
             look: whether to read its values; those of parameters are always read.
         """
         if not isinstance(tensor, torch.Tensor):
@@ -308,18 +297,15 @@ class Watcher:
         """Handle a matrix product, over the last axis of `a` and the last but one of `b`.
 
         Args:
-            a, b: the factors.
-            out: the product.
             added: whether something was added to the product, which may be a mask.
         """
         left, right = self._origin(a), self._origin(b)
         rows, columns = a.dim() - 1, max(b.dim() - 2, 0)  # the axes that are summed over
-        mixed = [n for n, axis in ((left, rows), (right, columns)) if _mixes(n, axis)]
+        both_ways = (left, rows, right), (right, columns, left)
+        mixed = [one for one, axis, other in both_ways if _mixes(one, axis, other)]
         factor = _times(left.factor, right.factor)
         if mixed:
-            dropped = mixed[0].dropped or mixed[0].sums_to_one is not None
-            origin = replace(mixed[0], factor=factor, dropped=dropped)
-            self._set(out, origin if len(mixed) == 1 else UNKNOWN)
+            self._set(out, _mixture(mixed[0], factor) if len(mixed) == 1 else UNKNOWN)
         elif left.weight or right.weight:  # a projection
             is_plain = (left.factor, right.factor) == (1.0, 1.0)
             both = left.weight and right.weight
@@ -344,6 +330,13 @@ class Watcher:
             )
             self._set(out, origin)
 
+    def convolution(self, x: torch.Tensor, kernel: torch.Tensor, strides: list[int], out: Any) -> None:
+        """Handle a convolution: with a kernel of size 1, it multiplies axis 1 by a matrix."""
+        one, other = self._origin(x), self._origin(kernel)
+        is_product = set(kernel.shape[2:]) <= {1} and set(strides) <= {1} and x.dim() == kernel.dim()
+        if is_product and _mixes(one, 1, other):
+            self._set(out, _mixture(one, _times(one.factor, other.factor)))
+
     def _used(self, weights: torch.Tensor, origin: TensorOrigin, axis: int) -> None:
         """Check attention that is multiplied by values, summing over one of its axes.
 
@@ -355,7 +348,7 @@ class Watcher:
         if origin.line in self._inverted:
             return
         self._visible(weights, origin)
-        place, size, _ = origin.sums_to_one
+        place, size = origin.sums_to_one[:2]
         is_part = weights.shape[place] != size
         if place != axis:
             normalized = (
@@ -387,20 +380,23 @@ class Watcher:
 
     def _visible(self, weights: torch.Tensor, origin: TensorOrigin) -> None:
         """Check that keys have no weight whose scores were set to zero as if that hid them."""
-        if origin.zeroed is None or not has_values(weights):
+        if origin.not_hidden is None or not has_values(weights):
             return
         with unseen():
-            hidden = origin.zeroed.of(weights, origin.pair)
-            count = 0 if hidden is None else int((hidden > 0).sum())
+            part = origin.not_hidden.of(weights, origin.pair)
+            count = 0 if part is None else int((part > 0).sum())
         if count:
+            fill = origin.not_hidden.fill
             self._find(
-                f"{count} weights are not zero although this line sets their scores to zero: it hides no"
-                " key, because exp(0) is 1. Fill these scores with -inf before the softmax",
-                origin.zeroed.line,
+                f"{count} weights are not zero although this line sets their scores to"
+                f" {fill or 'zero'}: it hides no key, because exp({fill:g}) is 1. Fill these scores with"
+                " -inf before the softmax",
+                origin.not_hidden.line,
             )
 
     def softmax(self, x: torch.Tensor, dim: int, out: torch.Tensor, *, log: bool = False) -> None:
         """Handle a softmax or log-softmax, whose input may be scores."""
+        self.saw_softmax = True
         origin, line = self._origin(x), self._line()
         axis = dim % max(x.dim(), 1)
         if origin.width is not None:
@@ -430,21 +426,24 @@ class Watcher:
                 pair=origin.pair,
                 line=line,
                 log=log,
-                zeroed=origin.zeroed if self._is_zeroed(x, origin) else None,
+                not_hidden=origin.not_hidden if self._is_still_zero(x, origin) else None,
             ),
         )
 
     @staticmethod
-    def _is_zeroed(x: torch.Tensor, origin: TensorOrigin) -> bool:
-        """Check whether the scores that were set to zero are still zero."""
-        if origin.zeroed is None or not has_values(x):
+    def _is_still_zero(x: torch.Tensor, origin: TensorOrigin) -> bool:
+        """Check whether the scores that were set to zero are still as near to it."""
+        if origin.not_hidden is None or not has_values(x):
             return False
         with unseen():
-            part = origin.zeroed.of(x, origin.pair)
-            return part is not None and not bool(part.any()) and bool(x.any())
+            part = origin.not_hidden.of(x, origin.pair)
+            if part is None or not part.numel():
+                return False
+            return bool((part.abs() <= abs(origin.not_hidden.fill)).all()) and bool(x.any())
 
     def fused(self, args: tuple, kwargs: dict, out: Any) -> None:
         """Handle a fused operator, which computes scores and attention."""
+        self.saw_softmax = True
         query, key = args[0], args[1]
         masks = [
             each for each in (kwargs.get("attn_mask"), *args[3:4]) if isinstance(each, torch.Tensor)
@@ -532,7 +531,11 @@ class Watcher:
         before, after = tuple(x.shape), tuple(out.shape)
         kept = _with_axes(origin, lambda axis: _moved(axis, before, after))
         kept = replace(kept, shifted=False) if origin.shifted else kept
-        self._set(out, kept if len(kept.pair) == len(origin.pair) else PLAIN)
+        if len(kept.pair) < len(origin.pair):
+            parts = [_moved_or_divided(axis, before, after) for axis in origin.pair]
+            is_lost = not all(parts) or (kept.sums_to_one is None and origin.sums_to_one is not None)
+            kept = PLAIN if is_lost else replace(kept, pair=tuple(chain.from_iterable(parts)))
+        self._set(out, kept)
 
     def cut(self, x: torch.Tensor, out: torch.Tensor, axis: int) -> None:
         """Handle a slice; cutting one row off a regrouped view is the usual trick to shift rows.
@@ -573,17 +576,24 @@ class Watcher:
                 self._set(out, PLAIN)
             else:
                 self._set(out, replace(first, changed=first.changed or self._line()))
+        elif origin.pair and (not_hidden := self._times_zero(x, y, origin)) is not None:
+            self._set(out, replace(origin, not_hidden=not_hidden))
         else:  # by a norm or by positions: the factor is unknown
             known = origin.factor not in (None, 1.0) or other.factor not in (None, 1.0)
             self._set(out, TensorOrigin(factor=None) if known or divided else PLAIN)
 
-    def masked(self, args: tuple, out: Any) -> None:
+    def masked(self, name: str, args: tuple, out: Any) -> None:
         """Handle a mask that is added or filled in."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         origins = [self._origin(tensor) for tensor in tensors]
         attention = [origin for origin in origins if origin.sums_to_one is not None]
         scores = [origin for origin in origins if origin.width is not None]
-        if attention:
+        if len(attention) == len(tensors) > 1:  # a sum of maps, or their difference
+            is_same_axis = len({origin.sums_to_one for origin in attention}) == 1
+            self._set(
+                out, replace(attention[0], changed=None, dropped=True) if is_same_axis else UNKNOWN
+            )
+        elif attention:
             self._set(out, replace(attention[0], changed=attention[0].changed or self._line()))
         elif scores:
             agree = len({(origin.factor, origin.width) for origin in scores}) == 1
@@ -592,7 +602,9 @@ class Watcher:
             if agree and len(scores) == 2:  # one product, over the axes of both: [q, q']·[k, k']
                 own = [(origin.width or 0, *origin.widths) for origin in scores]
                 widths = (*widths, *scores[1].widths, *(one + other for one, other in product(*own)))
-            self._set(out, replace(scores[0], factor=factor, masked=True, widths=widths))
+            not_hidden = self._filled_with_zero(name, args, out, scores[0]) or scores[0].not_hidden
+            masked = replace(scores[0], factor=factor, masked=True, widths=widths, not_hidden=not_hidden)
+            self._set(out, masked)
         else:
             factors = {origin.factor for origin in origins}
             self._set(
@@ -607,14 +619,63 @@ class Watcher:
         if origin.sums_to_one is not None:
             self._set(out, replace(origin, changed=origin.changed or line))
             return
-        last = (x.dim() - 2, x.dim() - 1)
-        is_plain = tuple(axis.place for axis in origin.pair) == last and origin.width is not None
-        if not is_plain or any(axis.behind != 1 for axis in origin.pair):
-            self._set(out, PLAIN)
-            return
         diagonal = args[1] if len(args) > 1 else kwargs.get("diagonal", 0)
-        zeroed = Triangle(is_upper, diagonal, (x.shape[-2], x.shape[-1]), line)
-        self._set(out, replace(origin, zeroed=zeroed))
+        with unseen():
+            ones = torch.ones_like(x[..., :, :], dtype=torch.bool)
+            hidden = ones.triu(diagonal + 1) if is_upper else ones.tril(diagonal - 1)
+        not_hidden = self._not_hidden(x, hidden, 0.0, origin)
+        self._set(out, replace(origin, not_hidden=not_hidden) if not_hidden else PLAIN)
+
+    # Masks that set scores to zero.
+
+    def _filled_with_zero(
+        self, name: str, args: tuple, out: torch.Tensor, origin: TensorOrigin
+    ) -> NotHidden | None:
+        """Return the scores that a mask fills with zero, or nearly; None if it does not."""
+        is_where, is_assigned = name == "where", name == "index_put" and len(args[1]) == 1
+        if is_where:  # either branch may be the scores
+            fill = _number(args[2] if self._origin(args[1]) is origin else args[1])
+        elif name == "masked_fill" or is_assigned:
+            fill = _number(args[2])
+        else:
+            return None
+        mask = args[0] if is_where else args[1][0] if is_assigned else args[1]
+        is_mask = self._is_mask(mask) and mask.dtype == torch.bool
+        if fill is None or abs(fill) > NEARLY_ZERO or not is_mask:
+            return None
+        if is_where and self._origin(args[1]) is origin:
+            with unseen():
+                mask = ~mask
+        return self._not_hidden(out, mask, fill, origin)
+
+    def _is_mask(self, mask: torch.Tensor) -> bool:
+        """Check whether a tensor can be a mask: not a function of the scores, and not dropout."""
+        origin = self._origin(mask)
+        from_scores = origin.factor is None or origin.width is not None or origin.sums_to_one is not None
+        return not from_scores and not origin.noise and has_values(mask)
+
+    def _times_zero(self, x: torch.Tensor, mask: Any, origin: TensorOrigin) -> NotHidden | None:
+        """Return the scores that a mask of zeros and ones multiplies by zero; None if it is none."""
+        if not isinstance(mask, torch.Tensor) or not self._is_mask(mask):
+            return None
+        with unseen():
+            hidden = mask == 0
+            if not bool((hidden | (mask == 1)).all()):
+                return None
+        return self._not_hidden(x, hidden, 0.0, origin)
+
+    def _not_hidden(
+        self, scores: torch.Tensor, hidden: torch.Tensor, fill: float, origin: TensorOrigin
+    ) -> NotHidden | None:
+        """Return the scores to hide of queries that have others; None if there are none."""
+        if origin.width is None or not has_values(hidden):
+            return None
+        with unseen():
+            places = _with_pair_last(hidden.expand(scores.shape), origin.pair)
+            if places is None:
+                return None
+            places = places & ~places.all(dim=-1, keepdim=True)  # rows of padding see nothing
+            return NotHidden(places, fill, self._line()) if bool(places.any()) else None
 
     def joined(self, parts: list[torch.Tensor], out: torch.Tensor, axis: int) -> None:
         """Handle a concatenation, such as of the parts of a query with and without positions."""
@@ -647,6 +708,11 @@ class Watcher:
         if origin.sums_to_one is not None and origin.changed is not None:
             self._summed.add(origin.changed)
 
+    def compared(self, args: tuple, out: Any) -> None:
+        """Handle a comparison: that of scores is a function of them, such as a ReLU, and not a mask."""
+        if any(self._origin(arg) is not PLAIN for arg in args if isinstance(arg, torch.Tensor)):
+            self._set(out, UNKNOWN)
+
     def exponential(self, x: Any, out: Any) -> None:
         """Handle exp, which turns the logarithm of attention into attention."""
         origin = self._origin(x)
@@ -658,15 +724,42 @@ class Watcher:
         self._set(out[0] if isinstance(out, tuple) else out, replace(origin, dropped=True))
 
 
+def _with_pair_last(tensor: torch.Tensor, pair: tuple[MergedAxis, ...]) -> torch.Tensor | None:
+    """Move the axes of queries and of keys to the end; None if they are not axes of their own.
+
+    Parts of a divided axis are divided again where views have merged them.
+    """
+    if len(pair) < 2:
+        return None
+    if any(axis.is_part for axis in pair):
+        tensor, pair = _unmerged(tensor, pair)
+    if any(tensor.shape[axis.place] != axis.size for axis in pair):
+        return None
+    return tensor.movedim([axis.place for axis in pair], tuple(range(-len(pair), 0)))
+
+
+def _unmerged(
+    tensor: torch.Tensor, pair: tuple[MergedAxis, ...]
+) -> tuple[torch.Tensor, tuple[MergedAxis, ...]]:
+    """Divide the axes of a tensor such that each axis of a pair is one of its own."""
+    shape: list[int] = []
+    new: dict[MergedAxis, MergedAxis] = {}
+    for place, size in enumerate(tensor.shape):
+        own = [axis for axis in pair if axis.place == place]
+        for axis in sorted(own, key=lambda axis: -axis.behind):
+            outer = size // (axis.size * axis.behind)
+            new[axis] = axis._replace(place=len(shape) + 1, behind=1)
+            shape += [outer, axis.size]
+            size = axis.behind
+        shape.append(size)
+    return tensor.reshape(shape), tuple(new[axis] for axis in pair)
+
+
 def _reassociated(a: torch.Tensor, left: TensorOrigin, right: TensorOrigin) -> tuple[int, ...]:
     """Return the other sizes that a product may be said to sum over, or that its last axis had before.
 
     A matrix that each head of a factor is multiplied by may be the other factor's, as in latent
     attention whose projections were absorbed (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2).
-
-    Args:
-        a: the left factor of the product.
-        left, right: the origins of its factors.
     """
     is_of_heads = a.dim() == 3 and a.shape[0] > 1 and not (right if left.weight else left).repeated
     if (left.weight and right.weight) or (is_of_heads and not (left.widths or right.widths)):
@@ -702,10 +795,22 @@ def _largest(tensor: torch.Tensor) -> float | None:
     return max(-low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def _mixes(origin: TensorOrigin, axis: int) -> bool:
-    """Check whether a sum over an axis mixes the heads of scores or attention, or the like."""
-    own = [*origin.pair, *([origin.sums_to_one] if origin.sums_to_one else [])]
+def _mixes(origin: TensorOrigin, axis: int, other: TensorOrigin) -> bool:
+    """Check whether a sum over an axis mixes the heads of scores or attention, or the like.
+
+    Args:
+        other: the origin of what they are multiplied by. A weight mixes heads, as in talking heads
+            (Shazeer et al. 2020, arXiv:2003.02436), even if the softmax ran over them.
+    """
+    own = [each for each in origin.pair if not each.is_part]
+    own += [origin.sums_to_one] if origin.sums_to_one and not other.weight else []
     return bool(origin.pair) and all(each.place != axis for each in own)
+
+
+def _mixture(origin: TensorOrigin, factor: float | None) -> TensorOrigin:
+    """Return the origin of scores or attention after their heads are mixed."""
+    dropped = origin.dropped or origin.sums_to_one is not None
+    return replace(origin, factor=factor, dropped=dropped)
 
 
 def _with_axes(origin: TensorOrigin, move: Callable[[MergedAxis], MergedAxis | None]) -> TensorOrigin:
@@ -729,11 +834,26 @@ def _moved(axis: MergedAxis, before: tuple[int, ...], after: tuple[int, ...]) ->
     for index, size in enumerate(after):
         inner, rest = divmod(behind, max(math.prod(after[index + 1 :]), 1))
         if rest == 0 and inner and inner * axis.size <= size and size % (inner * axis.size) == 0:
-            found.append(MergedAxis(index, axis.size, inner))
+            found.append(axis._replace(place=index, behind=inner))
     alone = [each for each in found if each.behind == 1 and after[each.place] == each.size]
     # Of several axes of size 1, the one at the same distance from the end.
     from_end = len(before) - axis.place
     return min(alone or found, key=lambda a: abs(len(after) - a.place - from_end), default=None)
+
+
+def _moved_or_divided(
+    axis: MergedAxis, before: tuple[int, ...], after: tuple[int, ...]
+) -> tuple[MergedAxis, ...]:
+    """Return an axis after a view, or the axes into which it divides it; none if it is lost."""
+    moved = _moved(axis, before, after)
+    if moved is not None:
+        return (moved,)
+    behind = math.prod(before[axis.place + 1 :]) * axis.behind
+    ends = [math.prod(after[index:]) for index in range(len(after) + 1)]
+    if behind not in ends or behind * axis.size not in ends:
+        return ()
+    places = range(ends.index(behind * axis.size), ends.index(behind))
+    return tuple(MergedAxis(place, after[place], is_part=True) for place in places if after[place] > 1)
 
 
 Rule = Callable[[Watcher, tuple, dict, Any], None]
@@ -758,34 +878,10 @@ def _rule(name: str) -> Rule | None:
     return _RULES.get(name)
 
 
-def _permuted(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
-    w.moves(args[0], out, [axis % args[0].dim() for axis in args[1]])
-
-
-def _transposed(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
-    axes = list(range(args[0].dim()))
-    if axes:
-        one, other = (args[1], args[2]) if len(args) > 2 else (0, -1)
-        axes[one], axes[other] = axes[other], axes[one]
-    w.moves(args[0], out, axes)
-
-
-def _unsqueezed(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
-    axes = list(range(args[0].dim()))
-    axes.insert(args[1] % (len(axes) + 1), -1)
-    w.moves(args[0], out, axes)
-
-
-def _expanded(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
-    new = out.dim() - args[0].dim()
-    w.moves(args[0], out, [-1] * new + list(range(args[0].dim())))
-    if out.numel() > args[0].numel():
+def _axes_moved(name: str, w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    w.moves(args[0], out, axes_after(name, args, args[0].dim(), out.dim()))
+    if name == "expand" and out.numel() > args[0].numel():
         w._set(out, replace(w._origin(out), repeated=True))
-
-
-def _selected(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
-    axis = args[1] % args[0].dim()
-    w.moves(args[0], out, [each for each in range(args[0].dim()) if each != axis])
 
 
 def _sliced(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
@@ -804,26 +900,28 @@ def _divided(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
             w.keeps(args[0], piece)
 
 
+def _masked(name: str, w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    w.masked(name, args, out)
+
+
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(ATEN_SOFTMAXES, lambda w, args, kwargs, out: w.softmax(args[0], args[1], out)),
     **dict.fromkeys(ATEN_SAME, lambda w, args, kwargs, out: w.keeps(args[0], out)),
     **dict.fromkeys(ATEN_VIEWS, lambda w, args, kwargs, out: w.viewed(args[0], out)),
-    **dict.fromkeys(MASKS, lambda w, args, kwargs, out: w.masked(args, out)),
-    "permute": _permuted,
-    "transpose": _transposed,
-    "t": _transposed,
-    "unsqueeze": _unsqueezed,
-    "expand": _expanded,
-    "select": _selected,
+    **{name: partial(_masked, name) for name in MASKS},
+    **{name: partial(_axes_moved, name) for name in ATEN_MOVES},
     "slice": _sliced,
     **dict.fromkeys(("split", "split_with_sizes"), _divided),
     "cat": lambda w, args, kwargs, out: w.joined(
         args[0], out, args[1] if len(args) > 1 else kwargs.get("dim", 0)
     ),
     "copy": lambda w, args, kwargs, out: w.filled(args[0], args[1]),
+    "convolution": lambda w, args, kwargs, out: w.convolution(args[0], args[1], args[3], out),
     "mul": lambda w, args, kwargs, out: w.times(args[0], args[1], out),
     "div": lambda w, args, kwargs, out: w.times(args[0], args[1], out, divided=True),
     "_log_softmax": lambda w, args, kwargs, out: w.softmax(args[0], args[1], out, log=True),
+    **dict.fromkeys(COMPARISONS, lambda w, args, kwargs, out: w.compared(args, out)),
+    "nan_to_num": lambda w, args, kwargs, out: w.keeps(args[0], out),
     "exp": lambda w, args, kwargs, out: w.exponential(args[0], out),
     "sum": lambda w, args, kwargs, out: w.summed(args[0]),
     "tril": lambda w, args, kwargs, out: w.triangle(args, kwargs, out, is_upper=True),
@@ -852,14 +950,7 @@ def _number(value: Any) -> float | None:
 def findings_of_one_run(
     steps: list[Step], parts: dict[Place, Shape], watcher: Watcher, sizes: Mapping[str, int]
 ) -> list[Finding]:
-    """Return all findings that need only one run, sorted by line.
-
-    Args:
-        steps: the steps of the run.
-        parts: the last shapes of its expressions.
-        watcher: the watcher of the run.
-        sizes: the known sizes, by name.
-    """
+    """Return all findings that need only one run, sorted by line."""
     names = Symbols({name: (size,) for name, size in sizes.items()})
     inferred = Inferred(names, [SizedRun(steps, parts, watcher.amounts)], complete=False)
     findings = [*scale_findings(inferred), *watcher.findings]
@@ -875,9 +966,6 @@ def scale_findings(inferred: Inferred) -> list[Finding]:
     No scale at all (T5 has none) is a choice, and so is a multiple that is the same at all sizes, unless
     it is 1/√ of another axis' size, a power of the width, or a number in that line. A size that is not
     the axis of a tensor exists only for the scale (Gemma's query_pre_attn_scalar).
-
-    Args:
-        inferred: the inferred sizes, with the scales in each run.
     """
     findings = []
     for key in [key for key in inferred.runs[0].amounts if key[0] == "scale"]:

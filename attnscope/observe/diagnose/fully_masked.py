@@ -21,31 +21,19 @@ from attnscope.observe.torch_internals.dispatch import unseen
 
 @dataclass(eq=False)
 class FullyMaskedRows:
-    """Rows of one result.
+    """Rows of one result."""
 
-    Attributes:
-        findings: what to say of them, unless the code handles them.
-        handled: whether it does.
-    """
-
-    findings: list[Finding]
-    handled: bool = False
+    findings: list[Finding]  #: what to say of them, unless the code handles them
+    handled: bool = False  #: whether it does
 
 
 class Counterfactual(NamedTuple):
-    """The values that a tensor would have if fully masked rows had other values.
-
-    Attributes:
-        of: the tensor.
-        values: these values.
-        has_nan: whether the tensor itself has NaN.
-        rows: the rows that it depends on.
-    """
+    """The values that a tensor would have if fully masked rows had other values."""
 
     of: weakref.ref[torch.Tensor]
     values: torch.Tensor
-    has_nan: bool
-    rows: frozenset[FullyMaskedRows]
+    has_nan: bool  #: whether the tensor itself has NaN
+    rows: frozenset[FullyMaskedRows]  #: the rows that it depends on
 
 
 @dataclass
@@ -64,9 +52,7 @@ class FullyMasked:
         """Add the rows of a result for which no key is visible.
 
         Args:
-            out: the result.
             is_masked: which rows they are, with as many axes as the result; it broadcasts.
-            finding: what to say of them.
         """
         rows = FullyMaskedRows([finding])
         self.rows.append(rows)

@@ -1,15 +1,20 @@
-"""The columns of a trace."""
+"""The columns of a trace; in HTML, rows that open to show details, and findings below them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from attnscope.document.axes import dims_pieces, shape_pieces
-from attnscope.document.columns import Column, stats_columns
+from attnscope.base.text import printable
+from attnscope.base.units import bytes_text, count_text, flops_text, shape_text
+from attnscope.document.blocks import Drawing
+from attnscope.document.columns import Column, shown_columns, stats_columns
+from attnscope.document.result import Finding
+from attnscope.document.rows import Details, Rows, stats_text
+from attnscope.document.styles import dims_pieces, shape_pieces
 from attnscope.observe.trace import Step, Trace
-from attnscope.units import bytes_text, count_text
 
 MARKED = ("name", "dims", "shape", "memory", "bytes")
 """The columns that are bold in the rows of the largest tensors."""
@@ -33,15 +38,11 @@ def columns_of(trace: Trace) -> list[Column]:
             each.cells = []
         each.wide |= not any(each.texts())
     marked = {id(step) for step in trace.largest}
-    _mark(columns, [i for i, step in enumerate(trace.steps) if id(step) in marked])
-    return columns
-
-
-def _mark(columns: list[Column], rows: list[int]) -> None:
-    """Show the names, axes and memory of some rows in bold."""
+    rows = [i for i, step in enumerate(trace.steps) if id(step) in marked]
     for column in columns:
         for i in rows if column.key in MARKED else []:
             column.cells[i] = [(text, f"bold {style}".rstrip()) for text, style in column.cells[i]]
+    return columns
 
 
 def _all_trace_columns(trace: Trace) -> list[Column]:
@@ -57,9 +58,21 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
         return Column(title, key, [[(text(step), style)] for step in steps], raw, **options)
 
     line = column(
-        "line", "line", _line_text, right=True, wide=not is_user_code, style="dim", lead=is_user_code
+        "line",
+        "line",
+        lambda step: str(step.line or ""),
+        right=True,
+        wide=not is_user_code,
+        style="dim",
+        lead=is_user_code,
     )
-    fresh = column("fresh", "fresh_bytes", _fresh_text, right=True, wide=not is_user_code)
+    fresh = column(
+        "fresh",
+        "fresh_bytes",
+        lambda step: bytes_text(step.fresh_bytes) if step.fresh_bytes else "",
+        right=True,
+        wide=not is_user_code,
+    )
     columns = [
         column(
             "name", "name", lambda step: "  " * step.depth * is_user_code + step.name, essential=True
@@ -82,8 +95,14 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
         ),
         *([line] if is_user_code else []),
         *stats_columns([step.stats for step in steps]),
-        column("times", "times", _times_text, right=True, lead=is_user_code),
-        _memory_column(steps),
+        column(
+            "times",
+            "times",
+            lambda step: f"× {step.times}" if step.times > 1 else "",
+            right=True,
+            lead=is_user_code,
+        ),
+        Column("memory", "memory", [[(_memory_text(step), "")] for step in steps], [], right=True),
         column("how", "how", _how_text, style="dim", flexible=True),
         *([fresh] if is_user_code else []),
         column("view", "view_of", partial(_view_text, strides=is_user_code)),
@@ -105,13 +124,10 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
     return columns
 
 
-def _memory_column(steps: Sequence[Step]) -> Column:
-    """Return the column with the memory that each step adds."""
-    return Column("memory", "memory", [[(_memory_text(step), "")] for step in steps], [], right=True)
-
-
 def _memory_text(step: Step) -> str:
     """Format the memory that a step adds."""
+    if step.is_computed_beside:
+        return "inside"
     return bytes_text(step.bytes) if step.owns_memory else "view" if step.view_of else "same"
 
 
@@ -139,14 +155,6 @@ def _members_text(members: Mapping[str, str]) -> str:
     )
 
 
-def _times_text(step: Step) -> str:
-    return f"× {step.times}" if step.times > 1 else ""
-
-
-def _line_text(step: Step) -> str:
-    return str(step.line or "")
-
-
 def _view_text(step: Step, *, strides: bool) -> str:
     """Name the step whose memory a view shares; and its strides, if it is not contiguous."""
     if step.same_as:
@@ -157,5 +165,59 @@ def _view_text(step: Step, *, strides: bool) -> str:
     return ", ".join(parts if step.contiguous else [*parts, order])
 
 
-def _fresh_text(step: Step) -> str:
-    return bytes_text(step.fresh_bytes) if step.fresh_bytes else ""
+MOST = 400
+"""The most rows of an output; of a longer trace, the first and the last ones are shown."""
+
+IN_DETAILS = {"why", "fresh_bytes", "view_of", "min", "mean", "max", "std"}
+"""The columns of a trace that stand in the details of its rows."""
+
+
+@dataclass(frozen=True)
+class TraceRows(Drawing):
+    """A row for each tensor of a trace, with its findings."""
+
+    trace: Trace
+
+    def html(self) -> str:
+        """Return the rows; a finding stands below the last tensor that its line computed."""
+        steps = self.trace.steps
+        columns = shown_columns(each for each in columns_of(self.trace) if each.key not in IN_DETAILS)
+        rows = Rows(columns, [_details(step) for step in steps], [[] for _ in steps])
+        for finding in self.trace.findings or []:
+            place = _row_of(finding, steps)
+            texts = rows.other if place is None else rows.findings[place]
+            texts.append(printable(finding.text))
+        if len(steps) > MOST:
+            rows.gap = range(MOST // 2, len(steps) - MOST // 2)
+            for i in rows.gap:
+                rows.other += rows.findings[i]
+        return rows.html()
+
+
+def _row_of(finding: Finding, steps: Sequence[Step]) -> int | None:
+    """Return the index of the last tensor that the finding's line computed."""
+    own = [i for i, step in enumerate(steps) if step.line == finding.line and step.file is None]
+    return own[-1] if own and finding.line else None
+
+
+def _details(step: Step) -> Details:
+    """List what a table has no room for."""
+    place = f"{step.file or 'line'}{':' if step.file else ' '}{step.line}" if step.line else ""
+    times = f", {step.times} times in a loop" if step.times > 1 else ""
+    layout = "contiguous" if step.contiguous else "not contiguous"
+    strides = f"{layout}, {' '.join(map(str, step.strides))}" if step.strides else layout
+    origin = f"view of {step.view_of}" if step.view_of else ""
+    origin = f"same tensor as {step.same_as}" if step.same_as else origin
+    size = f"{shape_text(step.shape)} {step.dtype}, {bytes_text(step.bytes)}"
+    details = {
+        "expression": "" if step.how == "input" else step.how,
+        "why": step.why or "",
+        "place": f"{place}{times}" if place else "",
+        "size": "" if step.members else size,
+        "strides": "" if step.members else strides,
+        "memory": origin,
+        "allocated": bytes_text(step.fresh_bytes) if step.fresh_bytes else "",
+        "cost": flops_text(step.flops) if step.flops else "",
+        "values": "" if step.stats is None else stats_text(step.stats),
+    }
+    return [(label, printable(text)) for label, text in details.items() if text]

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.document.axes import dims_pieces, shape_pieces
+from attnscope.base.units import shape_text
 from attnscope.document.blocks import Drawing
-from attnscope.document.styles import GOOD, ORANGE, WRONG
+from attnscope.document.styles import GOOD, ORANGE, WRONG, dims_pieces, shape_pieces
 from attnscope.document.text import READABLE, break_expression, joined, said_once, wrapped
 from attnscope.document.values import Shown, select, shown_record
 from attnscope.observe.trace import Step, Trace
-from attnscope.units import shape_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,7 +57,7 @@ class Numbers(Drawing):
 
 def values_of(trace: Trace) -> dict[str, Shown]:
     """Return the values of every step of a trace, by name; its tensors must have been kept."""
-    from attnscope.arrays import numbers
+    from attnscope.base.arrays import numbers
 
     shown = {}
     for step in trace.steps:
@@ -77,7 +76,6 @@ def print_numbers(
     """Print each step of a trace, followed by its values.
 
     Args:
-        trace: the trace; the `why` of a step is printed if it is not None.
         values: the values of each step by its name; a step without values is left out.
         console: the console; piped output is as wide as necessary.
         beside: names of consecutive steps that are printed side by side where there is room.
@@ -238,8 +236,6 @@ def matrices(
     """Return a matrix over the last two axes for each index of the others.
 
     Args:
-        shown: the values.
-        sizes: the sizes of the trace's axes.
         most: the most columns of a matrix.
 
     Returns:
@@ -324,9 +320,6 @@ def _number_format(values: Iterable[Any]) -> Callable[[Any], Text]:
 
     Whole numbers have no decimals, others four decimals, or four significant digits if they are very
     large or small. Zero is written as `0`, which distinguishes it from small numbers.
-
-    Args:
-        values: the numbers that will be shown.
     """
     finite = [abs(value) for value in values if isfinite(value)]
     whole = all(value == int(value) for value in finite)

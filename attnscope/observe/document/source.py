@@ -15,14 +15,13 @@ from rich.style import Style
 from rich.syntax import ANSISyntaxTheme, Syntax, SyntaxTheme
 from rich.text import Text
 
-from attnscope.document.axes import dims_pieces, shape_pieces
+from attnscope.base.text import printable, printable_lines
 from attnscope.document.blocks import Drawing
 from attnscope.document.html import rendered
 from attnscope.document.pieces import pieces_of
-from attnscope.document.styles import BLUE, CYAN, GREEN, MAGENTA, ORANGE
+from attnscope.document.styles import BLUE, CYAN, GREEN, MAGENTA, ORANGE, dims_pieces, shape_pieces
 from attnscope.document.text import joined
 from attnscope.observe.trace import Source, Step, Trace
-from attnscope.text import printable, printable_lines
 
 GAP = 3  # between the code and the notes at its right
 DEEPER = 4  # columns by which notes below a line are indented further than the line
@@ -32,21 +31,13 @@ FEW = 8  # the least length of the pieces of a broken line
 
 @dataclass
 class CodeLine:
-    """One line of code.
+    """One line of code."""
 
-    Attributes:
-        number: its number in the file.
-        text: its text, with unprintable characters escaped; for a docstring, only its indentation.
-        docstring: whether it represents a whole docstring.
-        idle: whether the call in it did nothing, such as dropout in eval mode.
-        steps: the tensors that it computes.
-    """
-
-    number: int
-    text: str
-    docstring: bool = False
-    idle: bool = False
-    steps: list[Step] = field(default_factory=list)
+    number: int  #: its number in the file
+    text: str  #: its text, with unprintable characters escaped; for a docstring, only its indentation
+    docstring: bool = False  #: whether it represents a whole docstring
+    idle: bool = False  #: whether the call in it did nothing, such as dropout in eval mode
+    steps: list[Step] = field(default_factory=list)  #: the tensors that it computes
 
     @property
     def indent(self) -> int:
@@ -64,11 +55,9 @@ class SourceDrawing(Drawing):
     """The code that a trace ran, with dims and shapes at the right of each line.
 
     Calls that did nothing are dim.
-
-    Attributes:
-        trace: a trace with `source`; steps are matched to lines by name, and by `line` if it is known.
     """
 
+    #: a trace with `source`; steps are matched to lines by name, and by `line` if it is known
     trace: Trace
 
     def print(self, console: Console, *, wide: bool = False) -> None:
@@ -153,6 +142,8 @@ class _Function:
 
         A step that only names others is not added.
         """
+        if step.inside is not None:
+            return True
         line = self.by_number.get(self._place(step) or 0)
         if line is None or step.members is not None:
             return line is not None
@@ -245,7 +236,6 @@ def source_lines(source: Source, lines: list[CodeLine], width: int | None) -> It
     """Yield the lines of a function as `annotated` returns it, with its notes.
 
     Args:
-        source, lines: the function.
         width: the width of the terminal; None: as wide as necessary.
     """
     coloured = _coloured(_printable(source))

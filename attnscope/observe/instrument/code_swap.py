@@ -8,23 +8,64 @@ created keeps working.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FunctionType
+from itertools import compress
+from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import is_a
+from attnscope.base.errors import is_a
 from attnscope.observe.instrument.rewrite import RELAY, VIEWS, Rewritten
 
 if TYPE_CHECKING:
     from attnscope.observe.instrument.recorder import Recorder
 
 
+class Silence:
+    """What recording calls do where nothing listens, and in compiled code: nothing, without a trace."""
+
+    @staticmethod
+    def enter(site: int) -> None:
+        """Do nothing."""
+
+    @staticmethod
+    def leave() -> None:
+        """Do nothing."""
+
+    @staticmethod
+    def begin(site: int) -> int:
+        """Return a mark without meaning."""
+        return 0
+
+    @staticmethod
+    def end(site: int, mark: int | None, value: Any) -> Any:
+        """Return the value unchanged."""
+        return value
+
+    @staticmethod
+    def bound(site: int, value: Any) -> Any:
+        """Return the value unchanged."""
+        return value
+
+    part = bound
+
+    @staticmethod
+    def attribute(owner: Any, name: Any) -> None:
+        """Do nothing."""
+
+    item = attribute
+
+
+REPORTS = ("begin", "bound", "end", "enter", "leave", "part")
+"""The recording calls."""
+
+
 class Relay:
     """Receives the calls of rewritten code, and forwards them to the attached recorders, if any."""
 
-    __slots__ = ("_recorders", "_several", "begin", "bound", "end", "enter", "leave", "part")
+    __slots__ = ("_recorders", "_several", *REPORTS)
 
     _recorders: list[Recorder]
     _several: bool  # whether several recorders were attached at once since the last time there was none
@@ -36,30 +77,27 @@ class Relay:
     part: Callable[[int, Any], Any]
 
     def __init__(self) -> None:
+        self._recorders = []
         self.detach()
 
     def attach(self, recorder: Recorder) -> None:
         """Forward calls to this recorder too."""
         self._recorders = [*self._recorders, recorder]
         self._several |= len(self._recorders) > 1
-        for name in ("begin", "bound", "end", "enter", "leave", "part"):
+        for name in REPORTS:
             setattr(
                 self, name, getattr(self, f"_{name}_all") if self._several else getattr(recorder, name)
             )
 
     def detach(self, recorder: Recorder | None = None) -> None:
         """Stop forwarding calls to this recorder; without an argument, to all recorders."""
-        remaining = (
-            [] if recorder is None else [each for each in self._recorders if each is not recorder]
-        )
-        self._recorders = remaining
-        if not remaining:
+        self._recorders = [
+            each for each in self._recorders if recorder is not None and each is not recorder
+        ]
+        if not self._recorders:
             self._several = False
-            self.enter = lambda site: None
-            self.leave = lambda: None
-            self.begin = lambda site: 0
-            self.end = lambda site, mark, value: value
-            self.bound = self.part = lambda site, value: value
+            for name in REPORTS:
+                setattr(self, name, getattr(Silence, name))
 
     # Several simultaneous traces of the same code, each with its own marks.
 
@@ -93,13 +131,7 @@ class Relay:
         """Return an attribute stored in an object, or None, without running the user's code."""
         torch = sys.modules.get("torch")
         if torch is not None and type(owner) is torch.Tensor and name in VIEWS:
-            from attnscope.observe.torch_internals.dispatch import (
-                without_torch_dispatch,
-                without_torch_function,
-            )
-
-            with without_torch_function(), without_torch_dispatch():
-                return getattr(owner.detach(), name)
+            return _read(owner, lambda tensor: getattr(tensor, name))
         try:
             attributes = object.__getattribute__(owner, "__dict__")
         except AttributeError:
@@ -123,53 +155,31 @@ class Relay:
         torch = sys.modules.get("torch")
         if torch is None or type(owner) is not torch.Tensor:
             return None
-        from attnscope.observe.torch_internals.dispatch import (
-            without_torch_dispatch,
-            without_torch_function,
-        )
-
-        with without_torch_function(), without_torch_dispatch():
-            return owner.detach()[index]
+        return _read(owner, lambda tensor: tensor[index])
 
 
-class Silence:
-    """The replacement of a relay in compiled code: its calls do nothing and leave no trace."""
+def _read(tensor: Any, part: Callable[[Any], Any]) -> Any:
+    """Return a part of a plain tensor, unseen by modes."""
+    from attnscope.observe.torch_internals.dispatch import without_torch_dispatch, without_torch_function
 
-    @staticmethod
-    def enter(site: int) -> None:
-        """Do nothing."""
+    with without_torch_function(), without_torch_dispatch():
+        return part(tensor.detach())
 
-    @staticmethod
-    def leave() -> None:
-        """Do nothing."""
 
-    @staticmethod
-    def begin(site: int) -> int:
-        """Return a mark without meaning."""
-        return 0
+class OffsetRelay:
+    """Forwards the calls of one file's code to a recorder of all files, whose site indices differ.
 
-    @staticmethod
-    def end(site: int, mark: int | None, value: Any) -> Any:
-        """Return the value unchanged."""
-        return value
+    Args:
+        first: its index of the first site of the file.
+    """
 
-    @staticmethod
-    def bound(site: int, value: Any) -> Any:
-        """Return the value unchanged."""
-        return value
-
-    @staticmethod
-    def part(site: int, value: Any) -> Any:
-        """Return the value unchanged."""
-        return value
-
-    @staticmethod
-    def attribute(owner: Any, name: str) -> None:
-        """Do nothing."""
-
-    @staticmethod
-    def item(owner: Any, index: Any) -> None:
-        """Do nothing."""
+    def __init__(self, recorder: Recorder, first: int) -> None:
+        self.enter = lambda site: recorder.enter(first + site)
+        self.leave = recorder.leave
+        self.begin = lambda site: recorder.begin(first + site)
+        self.end = lambda site, mark, value: recorder.end(first + site, mark, value)
+        self.bound = lambda site, value: recorder.bound(first + site, value)
+        self.part = lambda site, value: recorder.part(first + site, value)
 
 
 @contextmanager
@@ -185,9 +195,6 @@ def lent(
     changed since it was imported.
 
     Args:
-        code: the rewritten source.
-        relay: receives the reports of the functions.
-        functions: the functions of the program; other objects are ignored.
         compiled: functions to leave alone because torch compiles them.
     """
     codes = {key: with_relay(relay, each) for key, each in code.codes.items()}
@@ -231,3 +238,58 @@ def _is_same_code(code: CodeType, original: CodeType) -> bool:
         [each for each in one.co_consts if not isinstance(each, CodeType)] for one in (code, original)
     )
     return plain == other and all(getattr(code, part) == getattr(original, part) for part in parts)
+
+
+LARGE = 1000
+"""Lists, tuples, sets and dictionaries with more elements are data, which holds no functions."""
+
+_PASSED_OVER = (ModuleType, FrameType, TracebackType)
+
+
+def live_objects(
+    files: Collection[str], namespaces: Collection[dict[str, Any]] = (), base: type = FunctionType
+) -> list[Any]:
+    """Return the functions that Python's garbage collector knows; some of them perhaps twice.
+
+    After `gc.freeze()` it no longer lists the objects that were there. Then those follow that can be
+    reached from the modules of some files and from some namespaces, without the contents of other
+    modules.
+
+    Args:
+        base: a class whose instances are returned too, in the same pass through all objects.
+    """
+    objects = gc.get_objects()
+    if gc.get_freeze_count():
+        objects += reachable(files, namespaces)
+    kinds = [FunctionType, base]
+    for kind in kinds:  # grows
+        kinds += type.__subclasses__(kind)
+    chosen = set(map(id, kinds))  # a class may have no hash, or one of its own
+    return list(compress(objects, map(chosen.__contains__, map(id, map(type, objects)))))
+
+
+def reachable(files: Collection[str], namespaces: Collection[dict[str, Any]]) -> Iterator[Any]:
+    """Yield the objects that can be reached from the modules of some files and some namespaces."""
+    modules = [each for each in list(sys.modules.values()) if type(each) is ModuleType]
+    roots = [vars(each) for each in modules if vars(each).get("__file__") in files]
+    left: list[Any] = [value for root in (*roots, *namespaces) for value in list(root.values())]
+    reached: dict[int, Any] = {}  # keeps the objects, so that no address is used again
+    while left:
+        each = left.pop()
+        if id(each) in reached or not gc.is_tracked(each) or issubclass(type(each), _PASSED_OVER):
+            continue
+        reached[id(each)] = each
+        yield each
+        left += _contents(each)
+
+
+def _contents(each: Any) -> list[Any]:
+    """Return the objects that an object refers to; not the globals of a function."""
+    kind = type(each)
+    if kind is FunctionType:
+        return [each.__closure__, each.__defaults__, each.__kwdefaults__, each.__dict__]
+    if issubclass(kind, type):
+        return list(type.__dict__["__dict__"].__get__(each).values())
+    if kind in (list, tuple, set, frozenset, dict) and len(each) > LARGE:
+        return []
+    return gc.get_referents(each)

@@ -6,19 +6,35 @@ import linecache
 import re
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cache
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import islice
 from threading import get_ident
-from types import NoneType
+from types import FunctionType, NoneType
 from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from attnscope.arrays import from_tensor, stats_of
-from attnscope.errors import class_attribute, class_name, is_a
+from attnscope.base.arrays import from_tensor
+from attnscope.base.errors import class_attribute, class_name, first_line, is_a
+from attnscope.base.text import shortened
+from attnscope.document.stats import stats_of
+from attnscope.observe.instrument import direct_calls
+from attnscope.observe.instrument.code_swap import OffsetRelay, Relay
 from attnscope.observe.instrument.cost import NOTHING, Cost, cost_of, storage_of, storages_in
+from attnscope.observe.instrument.opened import (
+    OpenedCall,
+    functions_for,
+    has_autocast,
+    is_open,
+    why_closed,
+    written,
+)
 from attnscope.observe.instrument.rewrite import Place, RecordingSite, Star, Target
+from attnscope.observe.instrument.written_out import STEPS
+from attnscope.observe.operator_names import FLEX, is_followed
 from attnscope.observe.torch_internals.dispatch import (
     TENSOR,
     OpOverload,
@@ -31,10 +47,18 @@ from attnscope.observe.torch_internals.dispatch import (
     is_traced_by_jit,
     sizes_of,
     unseen,
+    without_other_modes,
     without_torch_function,
 )
+from attnscope.observe.torch_internals.whole_calls import OPERATORS, WholeCall, received
 from attnscope.observe.trace import Source, Step
-from attnscope.text import shortened
+
+INSIDE = 2**40
+"""The index of the first site of the steps inside torch's own attention."""
+
+
+OWN_FILES = torch.nn.modules.__path__[0], direct_calls.__file__
+"""The folder of torch's own modules, and what calls torch's functions."""
 
 
 class Watch(Protocol):
@@ -47,7 +71,7 @@ class Watch(Protocol):
         """Receive a tensor that was bound to a name, with its row."""
 
 
-class AxisListener(Protocol):
+class AxisListener(Watch, Protocol):
     """The callbacks for all that says where axes come from."""
 
     def enter(self, function: RecordingSite, caller: RecordingSite | None) -> None:
@@ -56,14 +80,30 @@ class AxisListener(Protocol):
     def leave(self) -> None:
         """End a function."""
 
-    def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
-        """Receive an ATen operator that has run."""
-
     def value(self, site: RecordingSite, value: Any) -> None:
         """Receive the value of an expression, before it is bound."""
 
-    def row(self, step: Step, tensor: torch.Tensor) -> None:
-        """Receive a tensor that was bound to a name, with its row."""
+    def stands_for(self, copy: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Learn that the axes of a tensor are those of another."""
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A call of torch's own attention: the function's name, and the expression that calls it."""
+
+    name: str
+    caller: RecordingSite
+
+
+@dataclass(frozen=True)
+class AttentionOutput:
+    """The output of torch's own attention, of which no steps are recorded."""
+
+    tensor: torch.Tensor
+    about: str  #: what describes the call
+    inside: Inside
+    depth: int  #: the depth of a row of its own
+    spent: Cost
 
 
 class Recorder(UncompiledMode):
@@ -72,17 +112,6 @@ class Recorder(UncompiledMode):
     Rewritten code calls `enter`, `leave`, `begin`, `end` and `part`; while the target runs, torch
     calls `__torch_dispatch__` for every operator. The operator's cost goes to the innermost
     expression that is being evaluated.
-
-    Args:
-        sites: the places in the source that rewritten code names by their index.
-        file, line: the beginning of the target's code.
-        stats: whether to compute the statistics of each tensor.
-        keep: the names whose tensors are kept with their steps, or True for all.
-        depth: deeper calls get no rows; their cost is added to the row of the caller.
-        watch: receives every operator and every row.
-        axes: receives what says where axes come from; it is dropped if it fails, because names of
-            axes can be missed.
-        finished: called when the target has returned or raised.
     """
 
     supports_higher_order_operators = True  # such as flex_attention
@@ -99,16 +128,21 @@ class Recorder(UncompiledMode):
         watch: Watch | None = None,
         axes: AxisListener | None = None,
         finished: Callable[[], None] | None = None,
+        follow: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self.sites = sites
+        self.sites = sites  #: the places in the source that rewritten code names by their index
         self.target = (file, line)
-        self.stats = stats
+        self.stats = stats  #: whether to compute the statistics of each tensor
+        #: the names whose tensors are kept with their steps, or True for all
         self.keep = {keep} if isinstance(keep, str) else keep
-        self.depth = depth
-        self.watch = watch
+        self.depth = depth  #: deeper calls get no rows; their cost is added to the row of the caller
+        self.watch = watch  #: receives every operator and every row
+        #: receives what says where axes come from; it is dropped if it fails, because names of axes can
+        #: be missed
         self.axes = axes
-        self.finished = finished
+        self.finished = finished  #: called when the target has returned or raised
+        self.follow = follow  #: the modules that are followed, and functions of torch whose steps are
         self.steps: list[Step] = []
         self.done = False
         self.error: Exception | None = None  # of attnscope itself; nothing is recorded after it
@@ -117,11 +151,18 @@ class Recorder(UncompiledMode):
             tuple[str, int], RecordingSite
         ] = {}  # functions that ran, by file and first line
         self.parts: dict[Place, tuple[int, ...]] = {}  # the last shapes of subexpressions
+        self.notes: list[str] = []  # what was not recorded, and why
 
         self._open: list[tuple[int, Cost]] = []  # the sites being evaluated, and their costs so far
         self._frames: list[int] = []  # the number of open expressions at the beginning of each call
         self._quiet = False  # while the recorder itself computes
         self._thread = get_ident()  # operators of other threads are not recorded
+        self._calls = ExitStack()  # receives torch's own attention while the target runs
+        self._runs_attention = False  # torch's own
+        self._inside: Inside | None = None  # while the steps inside it are recorded
+        self._functions: dict[str, FunctionType] = {}  # that compute these steps
+        self._about: dict[int, str] = {}  # what describes such outputs, by id, while they get a name
+        self._outputs: list[AttentionOutput] = []  # in expressions that have not ended
         self._storages: dict[int, tuple[StorageWeakRef, str]] = {}
         self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
@@ -129,20 +170,20 @@ class Recorder(UncompiledMode):
 
     def enter(self, site: int) -> None:
         """Begin a function call."""
-        function = self.sites[site]
+        function = self._site(site)
         if self._quiet:
             return
         if not self._frames:
             if self.done or self.target != (function.file, function.line) or is_traced_by_jit():
                 return
             self._thread = get_ident()
+            self._calls.enter_context(received(self.own_attention))
             self.__enter__()
         elif get_ident() != self._thread:
             return
-        self.functions.setdefault((function.file, function.line), function)
-        if self.axes is not None:
-            has_caller = bool(self._frames) and len(self._open) > self._frames[-1]
-            self._learn("enter", function, self.sites[self._open[-1][0]] if has_caller else None)
+        if self._inside is None:
+            self.functions.setdefault((function.file, function.line), function)
+        self._learn("enter", function, self._expression())
         self._frames.append(len(self._open))
 
     def leave(self) -> None:
@@ -155,6 +196,7 @@ class Recorder(UncompiledMode):
             self._spend(spent)
             return
         self.__exit__(None, None, None)
+        self._calls.close()
         self.done = True
         if self.finished is not None:
             self.finished()
@@ -163,8 +205,8 @@ class Recorder(UncompiledMode):
         """Begin the evaluation of an expression.
 
         Returns:
-            A mark for `end`, which also closes expressions opened since and never closed (because
-            they raised an exception that was caught).
+            A mark for `end`, which also closes expressions opened since and never closed (because they
+            raised an exception that was caught).
         """
         if self._is_idle():
             return 0
@@ -175,26 +217,24 @@ class Recorder(UncompiledMode):
         """End the evaluation of an expression whose value is about to be bound.
 
         Args:
-            site: the index of the site.
             mark: from `begin`; None closes the last expression of this site.
-            value: the value.
 
         Returns:
-            The value; converted to a tuple if it is unpacked and is neither a tuple nor a list, so
-            that the objects recorded are the ones that get bound.
+            The value; converted to a tuple if it is unpacked and is neither a tuple nor a list, so that
+            the objects recorded are the ones that get bound.
         """
         if self._is_idle():
             return value
         if mark is None:
             mark = max(i for i, (opened, _) in enumerate(self._open) if opened == site)
         spent = self._close(mark)
-        binding = self.sites[site]
+        binding = self._site(site)
         if len(binding.targets) == 1 and isinstance(binding.targets[0], tuple):
             value = _unpacked(binding.targets[0], value)
         try:
             with without_torch_function():  # reading tensors must not run the user's code
                 self._learn("value", binding, value)
-                spent = self._record_all(binding, value, spent)
+                spent = self._record_all(binding, value, spent + self._record_outputs(value))
         except Exception as error:
             self.error = error
         self._spend(spent)
@@ -207,10 +247,10 @@ class Recorder(UncompiledMode):
     def part(self, site: int, value: Any) -> Any:
         """Record the shape of a subexpression."""
         if _is_tensor(value) and not self._is_idle():
-            self._note_shape(self.sites[site], value)
+            self._note_shape(self._site(site), value)
         if self.axes is not None and not self._is_idle():
             with without_torch_function():
-                self._learn("value", self.sites[site], value)
+                self._learn("value", self._site(site), value)
         return value
 
     def _learn(self, event: str, *details: Any) -> None:
@@ -221,6 +261,14 @@ class Recorder(UncompiledMode):
             getattr(self.axes, event)(*details)
         except Exception:
             self.axes = None
+
+    def _site(self, number: int) -> RecordingSite:
+        return self.sites[number] if number < INSIDE else written().sites[number - INSIDE]
+
+    def _expression(self) -> RecordingSite | None:
+        """Return the expression of the current function that is being evaluated, if any."""
+        is_open = bool(self._frames) and len(self._open) > self._frames[-1]
+        return self._site(self._open[-1][0]) if is_open else None
 
     def _is_idle(self) -> bool:
         """Check whether recording is paused; `torch.jit.trace` would trace the recording, too."""
@@ -242,7 +290,127 @@ class Recorder(UncompiledMode):
             site, so_far = self._open[-1]
             self._open[-1] = site, so_far + spent
 
+    def _measured(self, run: Callable[[], Any]) -> tuple[Any, Cost]:
+        """Run a part of an expression; return its result, and its cost, which is not added yet."""
+        self._open.append((self._open[-1][0], Cost()))
+        mark = len(self._open) - 1
+        try:
+            out = run()
+        except BaseException:
+            self._spend(self._close(mark))
+            raise
+        return out, self._close(mark)
+
     # Called by torch.
+
+    def own_attention(self, call: WholeCall) -> Any:
+        """Run a call of torch's own attention, and record the steps inside it."""
+        caller = self._expression() if not self._is_idle() else None
+        if caller is None or self._runs_attention or self._inside is not None:
+            return call.run()
+        is_shown = self.depth is None or len(self._frames) <= self.depth
+        if not is_open(call):
+            self.notes += [_not_shown(call.name, why_closed(call))] if is_shown else []
+            return call.run()
+        is_target = caller.file == direct_calls.__file__
+        has_steps = is_shown and (is_target or is_followed(call.name, self.follow))
+        opened = OpenedCall(call, has_steps and self._wants_values(call))
+        self._runs_attention = True
+        try:
+            out, spent = self._measured(opened.run)
+        finally:
+            self._runs_attention = False
+        self._inside = inside = Inside(call.name, caller)
+        try:
+            with without_torch_function():
+                if has_steps or opened.is_seen_whole:
+                    spent = self._record_steps(opened, out, spent, is_shown=has_steps)
+        except Exception as error:
+            self.error = error
+        finally:
+            self._inside = None
+        if has_steps or not is_shown:
+            self._spend(spent)
+        else:
+            tensor, about = opened.outputs(out)[0], opened.in_words()
+            self._outputs.append(AttentionOutput(tensor, about, inside, len(self._frames), spent))
+        return out
+
+    def _wants_values(self, call: WholeCall) -> bool:
+        """Check whether the steps inside a call are computed with values; else with shapes alone.
+
+        What autocast makes of dtypes, only values show.
+        """
+        is_kept = self.keep is True or (self.keep and not STEPS.isdisjoint(self.keep))
+        return self.stats or bool(is_kept) or has_autocast(call)
+
+    def _record_outputs(self, value: Any) -> Cost:
+        """Record the outputs of torch's own attention that get no name; describe the one that does.
+
+        Returns:
+            The cost of that one.
+        """
+        outputs, self._outputs, self._about = self._outputs, [], {}
+        spent = NOTHING
+        for each in outputs:
+            if any(tensor is each.tensor for _, tensor in _leaves(value, depth=1)):
+                self._about[id(each.tensor)] = each.about
+                spent += each.spent
+                continue
+            site = replace(each.inside.caller, targets=("out",))
+            shape, how = shape_of(each.tensor), f"{each.inside.name} of {each.about}"
+            self._record("out", each.tensor, shape, site, how, each.spent, each.depth)
+            self.steps[-1].inside = each.inside.name
+        return spent
+
+    def _record_steps(self, opened: OpenedCall, out: Any, spent: Cost, *, is_shown: bool) -> Cost:
+        """Record the steps inside a call, and return the cost that no row has got.
+
+        Steps that are not shown are for the watch, which has not seen the operators of the call.
+        """
+        returned, n_steps, watch = opened.outputs(out), len(self.steps), self.watch
+        self.watch = watch if opened.is_seen_whole else None
+        try:
+            with without_other_modes(transforms=opened.call.name == FLEX), self:
+                for tensor in opened.tensors():
+                    self._tensors.setdefault(id(copy := opened.copy(tensor)), (weakref.ref(copy), ""))
+                    self._learn("stands_for", copy, tensor)
+                computed, _ = self._measured(lambda: opened.compute(self._inside_functions()))
+                for one, other in zip(computed, returned, strict=False):
+                    opened.check(one, other)
+                    self._learn("stands_for", other, one)
+        except Exception as error:
+            del self.steps[n_steps:]
+            self.notes += [_not_shown(opened.call.name, first_line(error))] if is_shown else []
+            return spent
+        finally:
+            self.watch = watch
+        if not is_shown:
+            del self.steps[n_steps:]
+            return spent
+        if opened.ends_with_attention:
+            self._end_steps(returned[0], out)
+        return Cost(0, spent.fresh_bytes)
+
+    def _end_steps(self, returned: torch.Tensor, out: Any) -> None:
+        """Let the last step be the tensor that torch's function has returned."""
+        last, first = self.steps[-1], out[0] if _is_row(out) else out
+        last.is_computed_beside = False
+        last.view_of = last.same_as = None
+        self._tensors[id(first)] = weakref.ref(first), last.name
+        if (memory := storage_of(first)) is not None:
+            storage = StorageWeakRef(memory)
+            self._storages[storage.cdata] = storage, last.name
+        if self.stats or self.keep or self.watch is not None:
+            self._read(returned, last)
+
+    def _inside_functions(self) -> dict[str, FunctionType]:
+        """Return the functions that compute the steps inside torch's own attention."""
+        if not self._functions:
+            relay = Relay()
+            relay.attach(OffsetRelay(self, INSIDE))  # type: ignore[arg-type]
+            self._functions = functions_for(relay)
+        return self._functions
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -250,10 +418,20 @@ class Recorder(UncompiledMode):
             return func(*args, **kwargs)
         if not isinstance(func, OpOverload):
             return self._higher_order(func, args, kwargs)
+        run = partial(self._operator, func, types, args, kwargs)
         composite = composite_kernel(func)
         if composite is not None and not _has_tensor((args, kwargs), lambda each: not is_dense(each)):
-            with self:
-                return composite(*args, **kwargs)
+            run = partial(self._decomposed, composite, args, kwargs)
+        name = OPERATORS.get(func)
+        return run() if name is None else self.own_attention(WholeCall(name, args, kwargs, run))
+
+    def _decomposed(self, kernel: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+        """Run a kernel, and receive the operators that it consists of."""
+        with self:
+            return kernel(*args, **kwargs)
+
+    def _operator(self, func: OpOverload, types: Any, args: tuple, kwargs: dict) -> Any:
+        """Run a single operator, and add its cost."""
         if self.keep and func._schema.is_mutable:
             self._copy_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
@@ -277,14 +455,19 @@ class Recorder(UncompiledMode):
         return out
 
     def _higher_order(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Run an operator of functions; FlexAttention so that the cost of its operators is counted."""
+        """Run an operator of functions, such as FlexAttention."""
+        if str(func) != FLEX:
+            return func(*args, **kwargs)
+        return self.own_attention(WholeCall(FLEX, args, kwargs, partial(self._flex, func, args, kwargs)))
+
+    def _flex(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run FlexAttention so that the cost of its operators is counted."""
         kernel = flex_attention_kernel(func)
         if kernel is None or _has_tensor((args, kwargs), lambda each: not is_dense(each)):
             return func(*args, **kwargs)
         watch, axes, self.watch, self.axes = self.watch, self.axes, None, None
         try:
-            with self:
-                return kernel(*args, **kwargs)
+            return self._decomposed(kernel, args, kwargs)
         finally:
             self.watch, self.axes = watch, axes
 
@@ -307,32 +490,38 @@ class Recorder(UncompiledMode):
         if self.depth is not None and depth > self.depth:
             return spent
         for target in site.targets:
-            if isinstance(target, str) and PASSED_OUT.fullmatch(target) and not _is_tensor(value):
-                if members := self._members(value):
-                    self._record_members(target, members, site, spent, depth)
-                    return NOTHING
-                value = _as_dict(value)
+            is_passed_out = isinstance(target, str) and PASSED_OUT.fullmatch(target) is not None
+            has_keys = isinstance(target, str) and issubclass(type(value), dict)
+            is_one_row = (is_passed_out or has_keys) and self._inside is None
+            members = self._members(value) if is_one_row else []
+            value = _as_dict(value) if is_passed_out else value
+            known = {id(tensor) for _, tensor, _ in members}
             # The cost of a tuple is not that of one of its elements.
             elements = site.elements if spent == NOTHING else ()
             for name, tensor, element in _bindings(target, value):
                 shape = sizes_of(tensor)
-                if shape is not None:
+                is_step = self._inside is None or (name in STEPS and site.how != "input")
+                if shape is not None and is_step and id(tensor) not in known:
                     how = elements[element] if element < len(elements) else site.how
+                    about = self._about.pop(id(tensor), None)
+                    how = how if about is None else f"{how}: {about}"
                     self._record(name, tensor, shape, site, how, spent, depth)
                     spent = NOTHING  # charge it once, to the first of several names
+            if members:
+                self._record_members(str(target), members, site, spent, depth)
+                spent = NOTHING
         return spent
 
     def _members(self, value: Any) -> list[tuple[str, torch.Tensor, str]]:
-        """Return the tensors of a collection, with their labels and earlier names, if all have one.
+        """Return the tensors of a collection that have steps, with their labels and earlier names.
 
         Nothing is returned for fewer than two.
         """
         members = []
-        for label, tensor in _leaves(value):
+        for label, tensor in _leaves(value) if not _is_tensor(value) else ():
             known = self._tensors.get(id(tensor))
-            if known is None or known[0]() is not tensor:
-                return []
-            members.append((label, tensor, known[1]))
+            if known is not None and known[0]() is tensor:
+                members.append((label, tensor, known[1]))
         return members if len(members) > 1 else []
 
     def _record_members(
@@ -380,6 +569,10 @@ class Recorder(UncompiledMode):
         same_as, view_of = self._identity(name, tensor)
         strided = storage_of(tensor) is not None and not TENSOR.is_nested.__get__(tensor)
         contiguous = strided and TENSOR.is_contiguous(tensor)
+        inside = self._inside
+        if self._only_passes(name, tensor, site, same_as):
+            return
+        site = site if inside is None else inside.caller
         step = Step(
             name=name,
             dims=None,
@@ -392,16 +585,30 @@ class Recorder(UncompiledMode):
             strides=tuple(TENSOR.stride(tensor)) if strided and not contiguous else None,
             view_of=view_of,
             same_as=same_as,
-            fresh_bytes=spent.fresh_bytes,
+            fresh_bytes=0 if inside is not None else spent.fresh_bytes,
             line=site.line,
             file=None if site.file == self.target[0] else site.file,
             depth=depth,
+            inside=None if inside is None else inside.name,
+            is_computed_beside=inside is not None,
         )
         self.steps.append(step)
         self._learn("row", step, tensor)
         is_new = same_as is None and view_of is None
-        if self.stats or self.keep or (self.watch is not None and is_new):
+        may_be_index = not TENSOR.is_floating_point(tensor)
+        if self.stats or self.keep or (self.watch is not None and (is_new or may_be_index)):
             self._read(tensor, step)
+
+    def _only_passes(
+        self, name: str, tensor: torch.Tensor, site: RecordingSite, same_as: str | None
+    ) -> bool:
+        """Check whether a line of a module of torch's, or a stage inside, only passes a tensor on."""
+        if self._inside is not None:
+            return same_as is not None  # its argument
+        is_torchs = site.file == self.target[0] and site.file.startswith(OWN_FILES)
+        is_argument = site.how == "input" and len(self._frames) == 1
+        is_same = same_as is not None and not is_argument and not PASSED_OUT.fullmatch(name)
+        return is_torchs and (is_same or issubclass(type(tensor), torch.nn.Parameter))
 
     def _read(self, tensor: torch.Tensor, step: Step) -> None:
         """Compute the statistics of a tensor, keep it, and show it to the watch."""
@@ -524,6 +731,10 @@ def _unpacked(target: tuple[Target, ...], value: Any) -> Any:
         return value  # Python raises its own error
     starred = any(isinstance(part, Star) for part in target)
     return tuple(value) if starred else tuple(islice(value, len(target) + 1))
+
+
+def _not_shown(name: str, reason: str) -> str:
+    return f"the steps inside {name} are not shown: {reason}"
 
 
 PASSED_OUT = re.compile(r"(return|yield)(\[\d+\])?")

@@ -30,7 +30,7 @@ from functools import lru_cache, partial
 from types import CodeType
 from typing import TypeAlias, TypeVar
 
-from attnscope.errors import SourceError
+from attnscope.base.errors import SourceError
 
 RELAY = "<the relay of this trace>"
 """The placeholder of the relay in a syntax tree; the code that runs has the relay itself instead."""
@@ -57,21 +57,14 @@ class Star:
 
 @dataclass(frozen=True)
 class RecordingSite:
-    """A place in a source file where a value gets a name or is passed on, or where a function begins.
+    """A place in a source file where a value gets a name or is passed on, or where a function begins."""
 
-    Attributes:
-        targets: the targets of the value: several in `a = b = …`, none where it is only passed on.
-        how: the source of the expression, on one line; of a function, its qualified name.
-        place: the place of the expression or function.
-        line: the first line of the statement.
-        elements: the source of each element of a list, tuple or dict display.
-    """
-
+    #: the targets of the value: several in `a = b = …`, none where it is only passed on
     targets: tuple[Target, ...]
-    how: str
+    how: str  #: the source of the expression, on one line; of a function, its qualified name
     place: Place
-    line: int
-    elements: tuple[str, ...] = ()
+    line: int  #: the first line of the statement
+    elements: tuple[str, ...] = ()  #: the source of each element of a list, tuple or dict display
 
     @property
     def file(self) -> str:
@@ -81,26 +74,20 @@ class RecordingSite:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """Source files with recording calls in their functions.
+    """Source files with recording calls in their functions."""
 
-    Attributes:
-        sites: the sites that recording calls refer to by index.
-        codes: the rewritten code of every function, by file, qualified name and first line.
-        originals: the code of the same functions, in each way that Python may have compiled it.
-        modules: the rewritten code of each whole file.
-    """
-
-    sites: tuple[RecordingSite, ...]
+    sites: tuple[RecordingSite, ...]  #: the sites that recording calls refer to by index
+    #: the rewritten code of every function, by file, qualified name and first line
     codes: dict[tuple[str, str, int], CodeType]
+    #: the code of the same functions, in each way that Python may have compiled it
     originals: dict[tuple[str, str, int], list[CodeType]]
-    modules: dict[str, CodeType]
+    modules: dict[str, CodeType]  #: the rewritten code of each whole file
 
 
 def rewrite(files: Iterable[str], *, parts: bool = False, flags: int = 0) -> Rewritten:
     """Compile source files with recording calls in their functions.
 
     Args:
-        files: their names, as in code objects.
         parts: whether subexpressions get sites like bindings, named `…`.
         flags: the compiler's flags for code that is in no file, such as a notebook's cell: it inherits
             them from cells before it.
@@ -170,13 +157,6 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
             yield from _codes_in(constant)
 
 
-_Function = TypeVar("_Function", ast.FunctionDef, ast.AsyncFunctionDef)
-_Loop = TypeVar("_Loop", ast.For, ast.AsyncFor)
-_PassedOut = TypeVar("_PassedOut", ast.Return, ast.Yield)
-_With = TypeVar("_With", ast.With, ast.AsyncWith)
-_Scope = TypeVar("_Scope", ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
-
-
 class _Rewriter(ast.NodeTransformer):
     """The transformer that inserts recording calls into the functions of a module."""
 
@@ -190,12 +170,6 @@ class _Rewriter(ast.NodeTransformer):
         self.in_f_string = False  # Python 3.11 stores wrong positions for expressions in f-strings
 
     # Functions: their arguments are recorded first; `leave` is called even after an exception.
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
-        return self._function(node)
 
     def visit_Module(self, node: ast.Module) -> ast.Module:
         self._functions_in(node)
@@ -217,7 +191,7 @@ class _Rewriter(ast.NodeTransformer):
             else:
                 self._functions_in(child)
 
-    def _function(self, node: _Function) -> _Function:
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         suspends = any(_suspends(child) for child in node.body)
         has_docstring = ast.get_docstring(node, clean=False) is not None
@@ -248,6 +222,8 @@ class _Rewriter(ast.NodeTransformer):
             _locate(statement, node.body[0])
         node.body = docstring + body
         return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = _function  # noqa: N815 - names of ast
 
     def _visited(self, node: ast.stmt) -> list[ast.stmt]:
         result = self.visit(node)
@@ -331,21 +307,17 @@ class _Rewriter(ast.NodeTransformer):
                 return _call("item", owner, deepcopy(node.slice))
         return None
 
-    def visit_Return(self, node: ast.Return) -> ast.Return:
-        """Record a returned expression; a returned name has its row already."""
-        return self._passed_out(node, "return")
-
-    def visit_Yield(self, node: ast.Yield) -> ast.Yield:
-        """Record a yielded expression like a returned one."""
-        return self._passed_out(node, "yield")
-
-    def _passed_out(self, node: _PassedOut, verb: str) -> _PassedOut:
+    def visit_Return(self, node: ast.Return | ast.Yield) -> ast.AST:
+        """Record a returned or yielded expression; a name has its row already."""
+        verb = type(node).__name__.lower()
         if isinstance(node.value, ast.Tuple):
             for i, element in enumerate(node.value.elts):
                 node.value.elts[i] = self._returned(element, f"{verb}[{i}]")
         elif node.value is not None:
             node.value = self._returned(node.value, verb)
         return node
+
+    visit_Yield = visit_Return  # noqa: N815 - names of ast
 
     def _returned(self, value: ast.expr, name: str) -> ast.expr:
         if isinstance(value, ast.Name | ast.Constant):
@@ -354,25 +326,15 @@ class _Rewriter(ast.NodeTransformer):
             return self.visit(value)
         return self._bound(value, (name,), value)
 
-    def visit_For(self, node: ast.For) -> ast.For:
-        return self._loop(node)
-
-    def visit_AsyncFor(self, node: ast.AsyncFor) -> ast.AsyncFor:
-        return self._loop(node)
-
-    def _loop(self, node: _Loop) -> _Loop:
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> ast.stmt:
         bind = self._bind(node.target, node.iter, "in ")
         self.generic_visit(node)
         node.body = bind + node.body
         return node
 
-    def visit_With(self, node: ast.With) -> ast.With:
-        return self._with(node)
+    visit_AsyncFor = visit_For  # noqa: N815 - names of ast
 
-    def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AsyncWith:
-        return self._with(node)
-
-    def _with(self, node: _With) -> _With:
+    def visit_With(self, node: ast.With | ast.AsyncWith) -> ast.stmt:
         bind: list[ast.stmt] = []
         for item in node.items:
             if item.optional_vars is not None:
@@ -380,6 +342,8 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         node.body = bind + node.body
         return node
+
+    visit_AsyncWith = visit_With  # noqa: N815 - names of ast
 
     def visit_match_case(self, node: ast.match_case) -> ast.match_case:
         """Record the names that a pattern binds, where there is no expression to wrap."""
@@ -413,14 +377,16 @@ class _Rewriter(ast.NodeTransformer):
 
     # Subexpressions.
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        return self._part(node)
+    def _part(self, node: ast.expr) -> ast.expr:
+        if self.in_f_string or (self.parts and _suspends(node)):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        if not self.parts:
+            return self._shape_of(node)
+        site = self._site((UNNAMED,), self._text(node), node)
+        self.generic_visit(node)
+        return self._wrap(node, site)
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        return self._part(node)
-
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        return self._part(node)
+    visit_BinOp = visit_UnaryOp = visit_Compare = _part  # noqa: N815 - names of ast
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if isinstance(node.func, ast.Name) and node.func.id in _OF_THE_FRAME:
@@ -441,23 +407,19 @@ class _Rewriter(ast.NodeTransformer):
         recorded = node.id in self.unbound and isinstance(node.ctx, ast.Load)
         return self._shape_of(node) if recorded and not self.in_f_string else node
 
-    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
         return self._with_unbound(node, {argument.arg for argument in arguments})
 
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.GeneratorExp:
-        return self._with_unbound(node, _targets(node))
+    def visit_GeneratorExp(
+        self, node: ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp
+    ) -> ast.expr:
+        targets = [part for each in node.generators for part in ast.walk(each.target)]
+        return self._with_unbound(node, {each.id for each in targets if isinstance(each, ast.Name)})
 
-    def visit_ListComp(self, node: ast.ListComp) -> ast.ListComp:
-        return self._with_unbound(node, _targets(node))
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp  # noqa: N815 - names of ast
 
-    def visit_SetComp(self, node: ast.SetComp) -> ast.SetComp:
-        return self._with_unbound(node, _targets(node))
-
-    def visit_DictComp(self, node: ast.DictComp) -> ast.DictComp:
-        return self._with_unbound(node, _targets(node))
-
-    def _with_unbound(self, node: _Scope, names: set[str]) -> _Scope:
+    def _with_unbound(self, node: ast.expr, names: set[str]) -> ast.expr:
         """Visit a lambda or comprehension, whose names get no steps, but whose shapes are recorded."""
         outer, self.unbound = self.unbound, self.unbound | names
         self.generic_visit(node)
@@ -469,15 +431,6 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         self.in_f_string = outer
         return node
-
-    def _part(self, node: ast.expr) -> ast.expr:
-        if self.in_f_string or (self.parts and _suspends(node)):
-            return self.generic_visit(node)  # type: ignore[return-value]
-        if not self.parts:
-            return self._shape_of(node)
-        site = self._site((UNNAMED,), self._text(node), node)
-        self.generic_visit(node)
-        return self._wrap(node, site)
 
     def _shape_of(self, node: ast.expr) -> ast.expr:
         """Record the shape of an expression, which gets no row."""
@@ -542,12 +495,6 @@ _PARTS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.Subscript, ast.Attr
 
 _OF_THE_FRAME = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
 """Builtins that inspect the frame of their caller."""
-
-
-def _targets(node: ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp) -> set[str]:
-    """Return the names that a comprehension binds."""
-    targets = [part for each in node.generators for part in ast.walk(each.target)]
-    return {part.id for part in targets if isinstance(part, ast.Name)}
 
 
 def _suspends(node: ast.AST) -> bool:

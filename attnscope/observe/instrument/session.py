@@ -14,17 +14,18 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import SourceError, class_name, safe_str
-from attnscope.observe.instrument.code_swap import Relay, Silence, lent
-from attnscope.observe.instrument.live_objects import live_objects, reachable
+from attnscope.base.errors import SourceError, class_name, safe_str
+from attnscope.base.text import shortened
+from attnscope.observe.instrument.code_swap import Relay, Silence, lent, live_objects, reachable
+from attnscope.observe.instrument.direct_calls import traceable
 from attnscope.observe.instrument.rewrite import RecordingSite, rewrite
+from attnscope.observe.operator_names import PLACES
 from attnscope.observe.torch_internals.compiler import (
     compiled_functions,
     hidden_from_compiler,
     is_compiled,
     uncompiled,
 )
-from attnscope.text import shortened
 
 if TYPE_CHECKING:
     from attnscope.observe.instrument.recorder import Recorder
@@ -40,15 +41,9 @@ class Session:
     If a class inherits what is called, the functions of the class's own file do so, too.
 
     Args:
-        target: a function, a class with a `forward` (or a `__call__`), or an instance of one.
         owner: the class whose method `target` is, if it does not show that itself.
-        follow: names of modules whose functions are recorded too; a package stands for all of its
-            imported modules.
         parts: whether subexpressions get rows too, named `…`.
         uncompiled: whether the target runs uncompiled, even if `torch.compile` compiles it elsewhere.
-
-    Attributes:
-        without_gradients: whether runs must not keep what gradients need; see `inspect`.
 
     Raises:
         SourceError: a source is not available, or has changed since it was imported.
@@ -63,7 +58,11 @@ class Session:
         parts: bool = False,
         uncompiled: bool = False,
     ) -> None:
+        target = traceable(target)
         self.function = function_of(target)
+        #: names of modules whose functions are recorded too; a package stands for all of its imported
+        #: modules
+        self.follow = follow
         self.file = self.function.__code__.co_filename
         self.line = self.function.__code__.co_firstlineno
         overriding = _files_of_heirs(owner or _class_of(target), self.function)
@@ -74,7 +73,7 @@ class Session:
         self.compiled_codes: set[CodeType] = set()  # with recording calls, which do nothing there
         self.relay = Relay()
         self.stack = ExitStack()
-        self.without_gradients = False
+        self.without_gradients = False  #: whether runs must not keep what gradients need; see `inspect`
         self.sites: tuple[RecordingSite, ...] = ()
         if not self.compiled:
             flags = self.function.__code__.co_flags & __future__.annotations.compiler_flag
@@ -128,7 +127,7 @@ class Session:
         """Record the first call of the target within the context; options as in `Recorder`."""
         from attnscope.observe.instrument.recorder import Recorder
 
-        recorder = Recorder(self.sites, self.file, self.line, **options)
+        recorder = Recorder(self.sites, self.file, self.line, follow=self.follow, **options)
         self.relay.attach(recorder)
         try:
             yield recorder
@@ -252,6 +251,8 @@ def _files_of(modules: Sequence[str]) -> list[str]:
     files = []
     hint = "a module's name, such as torch.nn.modules.linear"
     for name in modules:
+        if name in PLACES.values():
+            continue
         if not all(part.isidentifier() for part in name.split(".")):
             raise SourceError(f"--follow {shortened(name)!r} is not the name of a module.", hint=hint)
         try:

@@ -5,6 +5,7 @@ All are arranged alike: `lead n_Q d`, where `lead` counts heads of sequences.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -16,26 +17,18 @@ from attnscope.observe.operators.tape import Tape, TorchCall, Value
 
 @dataclass
 class Role:
-    """A tensor of an attention, and its values in the common arrangement.
+    """A tensor of an attention, and its values in the common arrangement."""
 
-    Attributes:
-        name: its role, such as `scores`.
-        value: the tensor on the tape.
-        tensor: its values: `lead n_Q n_K`, `lead n d`, or `tokens features`.
-        axes: the names of these axes.
-        elements: where each of these values is in the tensor on the tape, as a flat index; None if
-            it was computed from others, as inside a fused kernel.
-        site: the tensor whose expression says best what it is; None: `value`.
-        factor: the number by which the code multiplies Q or K before their product, or divides scores
-            after their mask. These values are without it: it belongs to the scale of the scores.
-    """
-
-    name: str
+    name: str  #: its role, such as `scores`
     value: Value
-    tensor: torch.Tensor
-    axes: tuple[str, ...]
+    tensor: torch.Tensor  #: its values: `lead n_Q n_K`, `lead n d`, or `tokens features`
+    axes: tuple[str, ...]  #: the names of these axes
+    #: where each of these values is in the tensor on the tape, as a flat index; None if it was computed
+    #: from others, as inside a fused kernel
     elements: torch.Tensor | None = None
-    site: Value | None = None
+    site: Value | None = None  #: the tensor whose expression says best what it is; None: `value`
+    #: the number by which the code multiplies Q or K before their product, or divides scores after their
+    #: mask. These values are without it: it belongs to the scale of the scores.
     factor: float = 1.0
 
     @classmethod
@@ -73,21 +66,14 @@ class Role:
 
 @dataclass
 class Projection:
-    """A linear map with weights, whose output becomes Q, K or V; or the map after attention.
-
-    Attributes:
-        call: the product with the weight.
-        out: its output, with the bias added.
-        weight: the weight; bias: the bias, if any.
-        features: which features of the output are used, in order.
-        is_all: whether all elements of Q, K or V come from it, and none from elsewhere, such as a cache.
-    """
+    """A linear map with weights, whose output becomes Q, K or V; or the map after attention."""
 
     call: TorchCall
-    out: Value
-    weight: Value
+    out: Value  #: its output, with the bias added
+    weight: Value  #: the weight; bias: the bias, if any
     bias: Value | None
-    features: torch.Tensor
+    features: torch.Tensor  #: which features of the output are used, in order
+    #: whether all elements of Q, K or V come from it, and none from elsewhere, such as a cache
     is_all: bool = True
 
     @property
@@ -99,26 +85,31 @@ class Projection:
 
 @dataclass
 class Anatomy:
-    """The tensors of an attention by role, as far as they were found.
-
-    Attributes:
-        tape: the call.
-        roles: the tensors.
-        origins: for Q, K and V as they enter the products, `lead n d`, the elements that they come from:
-            of the projection's output, or of the input.
-        projections: the linear maps before attention, by `Q`, `K`, `V`; and after it, `O`.
-        raw: the product Q·Kᵀ; None for a fused kernel.
-        fused: the call of a fused kernel.
-        output: the tensor that the code returns; of several, the one that `ranked_outputs` chooses.
-    """
+    """The tensors of an attention by role, as far as they were found."""
 
     tape: Tape
+    #: the tensor that the code returns; of several, the one that `ranked_outputs` chooses
     output: Value
     roles: dict[str, Role] = field(default_factory=dict)
+    #: the linear maps before attention, by `Q`, `K`, `V`; and after it, `O`
     projections: dict[str, Projection] = field(default_factory=dict)
+    #: for Q, K and V as they enter the products, `lead n d`, the elements that they come from: of the
+    #: projection's output, or of the input
     origins: dict[str, torch.Tensor] = field(default_factory=dict)
-    raw: Value | None = None
-    fused: TorchCall | None = None
+    #: where Q, K or V come from several outputs of linear maps, these, each with the elements of it, -1
+    #: for those of another
+    parts: dict[str, list[tuple[Value, torch.Tensor]]] = field(default_factory=dict)
+    raw: Value | None = None  #: the product Q·Kᵀ; None for a fused kernel
+    fused: TorchCall | None = None  #: the call of a fused kernel
+    #: the names of the axes of arguments, as far as the user gave them
+    input_axes: Mapping[str, tuple[str | int, ...] | None] = field(default_factory=dict)
+
+    @property
+    def form(self) -> str:
+        """What kind of attention it is, by the tensors that it has."""
+        if "state" in self.roles:
+            return "a linear attention"
+        return "one over an edge list" if "messages" in self.roles else "an attention with scores"
 
     @property
     def end(self) -> str:

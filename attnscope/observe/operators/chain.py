@@ -15,13 +15,7 @@ MASKS = {"masked_fill", "where", "setitem", "masked_scatter", "index_put"}
 def scores_of(
     raw: Value, softmax: Value, places: Mapping[Value, Elements]
 ) -> Iterator[tuple[str, Value]]:
-    """Yield the tensors between a product and its softmax, by role.
-
-    Args:
-        raw: the product Q·Kᵀ.
-        softmax: the result of the softmax.
-        places: where the elements of the product are.
-    """
+    """Yield the tensors between a product and its softmax, by role."""
     way = way_between(raw, softmax, places)
     before = _before_softmax(way, softmax)
     masked = way[: way.index(before) + 1]
@@ -175,7 +169,6 @@ def calls_before(value: Value, *, through: Callable[[TorchCall], bool]) -> Itera
     """Yield the calls that a tensor comes from, the nearest first of each argument, each once.
 
     Args:
-        value: the tensor.
         through: whether to go on behind a call.
     """
     visited: set[TorchCall] = set()

@@ -39,8 +39,8 @@ def followed(tape: Tape, source: Value) -> dict[Value, Elements]:
     that comes from the source counts. A product or a sum over an axis ends the way.
 
     Returns:
-        By value, a tensor of its shape: the numbers of the elements of `source`, which counts row
-        by row.
+        By value, a tensor of its shape: the numbers of the elements of `source`, which counts row by
+        row.
     """
     numbers = torch.arange(source.tensor.numel(), dtype=torch.float64).reshape(source.tensor.shape)
     found: dict[Value, Elements] = {source: numbers}
@@ -62,7 +62,12 @@ def _through(call: TorchCall, found: dict[Value, Elements], source: Value) -> li
         def elements_of(value: Value) -> torch.Tensor:
             if value in found:
                 return found[value].contiguous()
-            return value.tensor.double() if picks else _elsewhere(value)
+            if picks:
+                return value.tensor.double()
+            is_index = not value.tensor.is_floating_point() and not value.tensor.is_complex()
+            return (
+                value.tensor if is_index else torch.full(value.tensor.shape, -1.0, dtype=torch.float64)
+            )
 
         try:
             if call.name == "pad":
@@ -89,7 +94,8 @@ def _beside(
 
     Of two terms, the one that holds more of its elements counts: in x·cos + y·sin, x stays in place,
     because the sine of the first position is 0, and most angles of rotary positions are small. If no
-    position is the first, the term with the sine is known by its name.
+    position is the first, the term with the sine is known by its name. Of a difference, the first one
+    counts.
     """
     if call.name in REDUCTIONS:
         return None
@@ -98,20 +104,15 @@ def _beside(
     if call.name in ("add", "sub") and len(known) == 2:
         known.sort(
             key=lambda parent: (
-                _n_zero(parent),
+                int((parent.tensor == 0).sum()),
                 _has_sine(parent, found),
-                -_share(parent, found[parent], source),
+                -_share(parent, found[parent], source) if call.name == "add" else 0.0,
             )
         )
     try:
         return found[known[0]].expand(shape) if known else None
     except RuntimeError:
         return None
-
-
-def _n_zero(value: Value) -> int:
-    """Count the elements of a tensor that are 0."""
-    return int((value.tensor == 0).sum())
 
 
 def _has_sine(value: Value, found: Mapping[Value, Elements]) -> bool:
@@ -129,7 +130,7 @@ def _has_sine(value: Value, found: Mapping[Value, Elements]) -> bool:
 
 def _share(value: Value, elements: Elements, source: Value) -> float:
     """Return the mean square of a tensor's values relative to the elements that they come from."""
-    flat = elements.real.reshape(-1).long() if elements.is_complex() else elements.reshape(-1).long()
+    flat = elements.real.reshape(-1).long()
     inside = flat >= 0
     before = source.tensor.reshape(-1)[flat[inside]]
     ratio = value.tensor.reshape(-1)[inside] / before
@@ -179,13 +180,6 @@ def _is_constant(value: Value) -> bool:
     return True
 
 
-def _elsewhere(value: Value) -> torch.Tensor:
-    """Return an index as it is; for other tensors, elements that come from elsewhere."""
-    if not value.tensor.is_floating_point() and not value.tensor.is_complex():
-        return value.tensor
-    return torch.full(value.tensor.shape, -1.0, dtype=torch.float64)
-
-
 def values_at(tensor: torch.Tensor, elements: Elements, n_source: int) -> torch.Tensor | None:
     """Return the values of a tensor in the order of the elements that they come from.
 
@@ -198,7 +192,7 @@ def values_at(tensor: torch.Tensor, elements: Elements, n_source: int) -> torch.
 
 def places_in(elements: Elements, n_source: int) -> torch.Tensor:
     """Find the flat index in a tensor of each element of its source; -1 if it is not there."""
-    flat = elements.reshape(-1).real.long() if elements.is_complex() else elements.reshape(-1).long()
+    flat = elements.real.reshape(-1).long()
     place = torch.full((n_source,), -1, dtype=torch.long)
     inside = flat >= 0
     place[flat[inside]] = torch.arange(flat.numel())[inside]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
+from attnscope.observe.instrument.written_out import hidden_later, masked, modified, softmax
+from attnscope.observe.operator_names import FLEX, SDPA
 from attnscope.observe.operators.anatomy import Anatomy, Role
 from attnscope.observe.operators.tape import TorchCall, Value
 
-SDPA, FLEX = KERNELS = ("scaled_dot_product_attention", "flex_attention")
+KERNELS = (SDPA, FLEX)
 """Functions of torch that compute attention as a whole."""
 
 
@@ -55,60 +57,39 @@ def inside(
     """Return the scores before and after the mask, attention, and the weighted values.
 
     Args:
-        call: the call of the kernel.
-        Q, K, V: `lead n d`.
         replaced: tensors by role, instead of those that follow from Q, K and V.
     """
     found: dict[str, torch.Tensor] = {}
     scale = call.argument(5 if call.name == FLEX else 6, "scale")
     scores = Q @ K.mT * (Q.shape[-1] ** -0.5 if scale is None else scale)
     found["scores"] = replaced.get("scores", scores)
-    masked = (_modified if call.name == FLEX else _masked)(call, found["scores"])
-    if masked is not None:
-        found["scores_masked"] = replaced.get("scores_masked", masked)
+    after = (_modified if call.name == FLEX else _masked)(call, found["scores"])
+    if after is not None:
+        found["scores_masked"] = replaced.get("scores_masked", after)
     before = found.get("scores_masked", found["scores"])
-    weights = before.softmax(-1)
-    if call.name == FLEX:  # a query that sees no key gets zeros
-        weights = weights.masked_fill((before == float("-inf")).all(-1, keepdim=True), 0.0)
-    found["attention"] = replaced.get("attention", weights)
+    found["attention"] = replaced.get("attention", softmax(before, "zero"))
     found["x_raw"] = found["attention"] @ V
     return found
 
 
 def _masked(call: TorchCall, scores: torch.Tensor) -> torch.Tensor | None:
     """Return the masked scores; None if there is no mask."""
-    n_Q, n_K = scores.shape[-2:]
     if call.argument(5, "is_causal", False):
-        allowed = torch.ones(n_Q, n_K, dtype=torch.bool, device=scores.device).tril()
-        return scores.masked_fill(~allowed, float("-inf"))
+        return masked(scores, hidden_later(scores))
     mask = call.argument(3, "attn_mask")
     if mask is None:
         return None
     lead = call.outputs[0].tensor.shape[:-2]
-    tensor = mask.tensor.expand(*lead, n_Q, n_K).reshape(scores.shape)
-    if tensor.dtype == torch.bool:
-        return scores.masked_fill(~tensor, float("-inf"))
-    return scores + tensor
+    return masked(scores, mask.tensor.expand(*lead, *scores.shape[-2:]).reshape(scores.shape))
 
 
 def _modified(call: TorchCall, scores: torch.Tensor) -> torch.Tensor | None:
     """Return the scores after FlexAttention's `score_mod` and mask; None if these change nothing."""
     shape = (*call.outputs[0].tensor.shape[:2], *scores.shape[-2:])
     by_head = scores.reshape(shape)
-    modified = _everywhere(call.argument(3, "score_mod"), shape, by_head)
-    visible = _everywhere(call.argument(4, "block_mask")[-1], shape)
-    masked = modified.to(scores.dtype).masked_fill(~visible, float("-inf")).reshape(scores.shape)
-    return None if torch.equal(masked, scores) else masked
-
-
-def _everywhere(
-    function: Callable[..., torch.Tensor], shape: tuple[int, ...], *scores: torch.Tensor
-) -> torch.Tensor:
-    """Call a function at each place: sequence, head, query, key."""
-    for axis in reversed(range(4)):
-        places = tuple(0 if each == axis else None for each in range(4))
-        function = torch.vmap(function, in_dims=(*[0 for _ in scores], *places))
-    return function(*scores, *[torch.arange(n) for n in shape])
+    functions = call.argument(3, "score_mod"), (), call.argument(4, "block_mask")[-1], ()
+    result = modified(by_head, *functions).reshape(scores.shape)
+    return None if torch.equal(result, scores) else result
 
 
 def dropout_of(call: TorchCall | None) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -14,47 +15,29 @@ from attnscope.observe.operators.tape import TorchCall, Value
 
 @dataclass(frozen=True)
 class ProductOperand:
-    """An operand of a product, and how to arrange its axes as `lead n width`.
-
-    Attributes:
-        value: the operand.
-        axes: an einsum pattern from its own axes to the common ones: `ij` for each.
-    """
+    """An operand of a product, and how to arrange its axes as `lead n width`."""
 
     value: Value
-    axes: str
+    axes: str  #: an einsum pattern from its own axes to the common ones: `ij` for each
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product of two tensors: out[l, i, j] = Σ_w first[l, i, w] · second[l, j, w].
-
-    Attributes:
-        call: the call that computes it.
-        first, second: its operands.
-        lead: the axes that the operands and the result share, as letters.
-        rows: the axes of the first operand and the result; columns: those of the second.
-        width: the axes that are summed.
-        out: the axes of the result.
-        sizes: the size of each axis.
-    """
+    """A product of two tensors: out[l, i, j] = Σ_w first[l, i, w] · second[l, j, w]."""
 
     call: TorchCall
-    first: ProductOperand
+    first: ProductOperand  #: its operands
     second: ProductOperand
-    lead: str
-    rows: str
+    lead: str  #: the axes that the operands and the result share, as letters
+    rows: str  #: the axes of the first operand and the result; columns: those of the second
     columns: str
-    width: str
-    out: str
-    sizes: dict[str, int]
+    width: str  #: the axes that are summed
+    out: str  #: the axes of the result
+    sizes: dict[str, int]  #: the size of each axis
 
     def swapped(self) -> Product:
         """Return the same product with its operands exchanged."""
-        return Product(
-            self.call, self.second, self.first, self.lead, self.columns, self.rows, self.width,
-            self.out, self.sizes,
-        )  # fmt: skip
+        return replace(self, first=self.second, second=self.first, rows=self.columns, columns=self.rows)
 
     def with_other_rows(self) -> Iterator[Product]:
         """Yield the product with each axis of only the first operand as its rows, this one first."""
@@ -73,9 +56,10 @@ class Product:
         for each in missing:
             tensor = tensor.unsqueeze(0).expand(self.sizes[each], *tensor.shape)
             letters = each + letters
-        tensor = _expanded(tensor, letters, self.sizes)
-        tensor = torch.einsum(f"{letters}->{self.lead}{axes}{self.width}", tensor)
-        return tensor.reshape(self.count(self.lead), self.count(axes), self.count(self.width))
+        tensor = tensor.expand(*(self.sizes[each] for each in letters))  # axes of size 1 repeat
+        width = "".join(each for each in self.width if each in letters)
+        tensor = torch.einsum(f"{letters}->{self.lead}{axes}{width}", tensor)
+        return tensor.reshape(self.count(self.lead), self.count(axes), self.count(width))
 
     def first_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the first operand as `lead n width`."""
@@ -90,17 +74,20 @@ class Product:
         tensor = torch.einsum(f"{self.out}->{self.lead}{self.rows}{self.columns}", tensor)
         return tensor.reshape(self.count(self.lead), self.count(self.rows), self.count(self.columns))
 
+    def positions_of(
+        self, tensor: torch.Tensor, elements: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the lead, row and column of elements of the result, whose flat indices are `tensor`."""
+        arranged = self.out_of(tensor)
+        _, n_row, n_column = arranged.shape
+        place = torch.empty(arranged.numel(), dtype=torch.long)
+        place[arranged.reshape(-1)] = torch.arange(arranged.numel())
+        position = place[elements]
+        return position // (n_row * n_column), position // n_column % n_row, position % n_column
+
     def count(self, axes: str) -> int:
         """Return the number of positions on some axes."""
-        result = 1
-        for each in axes:
-            result *= self.sizes[each]
-        return result
-
-
-def _expanded(tensor: torch.Tensor, letters: str, sizes: dict[str, int]) -> torch.Tensor:
-    """Return a tensor whose axes of size 1 are repeated as the product repeats them."""
-    return tensor.expand(*(sizes[each] for each in letters))
+        return prod(self.sizes[each] for each in axes)
 
 
 def product_of(call: TorchCall) -> Product | None:
@@ -111,15 +98,21 @@ def product_of(call: TorchCall) -> Product | None:
         first, second = call.argument(0, "input"), call.argument(1, "weight")
         if first.tensor.ndim < 2 or second.tensor.ndim != 2:
             return None
-        rows = _letters(first.tensor.ndim - 1, "abcdefgh")
+        rows = "abcdefgh"[: first.tensor.ndim - 1]
         return _product(call, first, second, f"{rows}w", "jw", f"{rows}j")
     if call.name == "einsum":
         return _einsum(call)
     return None
 
 
-def _letters(n: int, alphabet: str) -> str:
-    return alphabet[:n]
+def contracts(call: TorchCall) -> bool:
+    """Check whether a product of two tensors sums over an axis, of more than one element."""
+    if call.name != "einsum":
+        return call.parents[0].tensor.shape[-1] > 1
+    equation = call.args[0] if isinstance(call.args[0], str) else ""
+    inputs, _, out = equation.replace(" ", "").partition("->")
+    left, _, right = inputs.partition(",")
+    return bool(set(left) & set(right) - {".", *out})
 
 
 def _matrix_product(call: TorchCall) -> Product | None:
@@ -129,7 +122,7 @@ def _matrix_product(call: TorchCall) -> Product | None:
     if first is None or second is None or min(first.tensor.ndim, second.tensor.ndim) < 2:
         return None
     out = call.outputs[0].tensor
-    lead = _letters(out.ndim - 2, "abcdefgh")
+    lead = "abcdefgh"[: out.ndim - 2]
     return _product(
         call,
         first,
@@ -140,39 +133,63 @@ def _matrix_product(call: TorchCall) -> Product | None:
     )
 
 
+def scaled_product_of(call: TorchCall) -> tuple[Product, ProductOperand] | None:
+    """Return the product of two tensors in an einsum of three, and the third, which scales its result.
+
+    In `nlhd,nhmd,nlh->nlhm`, the last one divides each query's sum by its normaliser.
+    """
+    if call.name != "einsum" or len(call.parents) != 3 or not isinstance(call.args[0], str):
+        return None
+    *operands, out = _einsum_axes(call) or ("",)
+    for i, letters in enumerate(operands):
+        (first, left), (second, right) = (
+            (call.parents[j], operands[j]) for j in range(len(operands)) if j != i
+        )
+        if set(letters) <= set(out) & {*left, *right} and len(letters) < min(len(left), len(right)):
+            product = _product(call, first, second, left, right, out)
+            return None if product is None else (product, ProductOperand(call.parents[i], letters))
+    return None
+
+
 def _einsum(call: TorchCall) -> Product | None:
     """Return the product that an einsum of two tensors computes."""
+    axes = _einsum_axes(call)
+    if axes is None or len(call.parents) != 2:
+        return None
+    (first, second), (left, right, out) = call.parents, axes
+    return _product(call, first, second, left, right, out)
+
+
+def _einsum_axes(call: TorchCall) -> list[str] | None:
+    """Return the letters of each operand of an einsum, and of its result; None if it names no result."""
     equation: Any = call.args[0] if call.args else None
-    if not isinstance(equation, str) or len(call.parents) != 2:
+    if not isinstance(equation, str):
         return None
-    first, second = call.parents
     inputs, _, out = equation.replace(" ", "").partition("->")
-    if not out or inputs.count(",") != 1:
+    operands = inputs.split(",")
+    if not out or len(operands) != len(call.parents):
         return None
-    left, right = inputs.split(",")
     free = [each for each in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if each not in equation]
+    counts = [
+        each.tensor.ndim - len(axes.replace("...", ""))
+        for each, axes in zip(call.parents, operands, strict=True)
+    ]
 
     def without_dots(axes: str, n: int) -> str:
-        letters = "".join(free[:8][-n:]) if n else ""
-        return axes.replace("...", letters)
+        return axes.replace("...", "".join(free[:8][-n:]) if n else "")
 
-    n_left = first.tensor.ndim - len(left.replace("...", ""))
-    n_right = second.tensor.ndim - len(right.replace("...", ""))
-    n_out = max(n_left, n_right) if "..." in out else 0
-    return _product(
-        call,
-        first,
-        second,
-        without_dots(left, n_left),
-        without_dots(right, n_right),
-        without_dots(out, n_out),
-    )
+    named = [without_dots(axes, n) for axes, n in zip(operands, counts, strict=True)]
+    return [*named, without_dots(out, max(counts))]
 
 
 def _product(
     call: TorchCall, first: Value, second: Value, left: str, right: str, out: str
 ) -> Product | None:
-    """Return a product by the letters of its axes; None if it is not one of two matrices."""
+    """Return a product by the letters of its axes; None if it is not one of two matrices.
+
+    Its rows and columns are one axis each; an axis of only one operand leads. In `bhqd,bkd->bhqk`, as
+    when all heads share their keys, h is an axis of the queries only.
+    """
     if any(len(set(each)) < len(each) for each in (left, right, out)):
         return None
     sizes: dict[str, int] = {}
@@ -180,49 +197,15 @@ def _product(
         for letter, size in zip(letters, tensor.shape, strict=True):
             sizes[letter] = max(size, sizes.get(letter, 1))
     lead = "".join(each for each in out if each in left and each in right)
-    only_left = "".join(each for each in out if each in left and each not in right)
-    only_right = "".join(each for each in out if each in right and each not in left)
+    rows = "".join(each for each in out if each in left and each not in right)
+    columns = "".join(each for each in out if each in right and each not in left)
     width = "".join(each for each in left if each in right and each not in out)
-    return _with_axes(
-        Product(
-            call,
-            ProductOperand(first, left),
-            ProductOperand(second, right),
-            lead,
-            only_left,
-            only_right,
-            width,
-            out,
-            sizes,
-        )
-    )
-
-
-def _with_axes(product: Product) -> Product | None:
-    """Return a product whose rows and columns are one axis each; an axis of only one operand leads.
-
-    In `bhqd,bkd->bhqk`, as when all heads share their keys, h is an axis of the queries only.
-    """
-    first, second = product.first.axes, product.second.axes
-    if not product.width or set(first) - set(product.out) - set(product.width):
+    if not width or {*left, *right} - {*out, *width}:
         return None
-    if set(second) - set(product.out) - set(product.width):
-        return None
-    rows, columns = product.rows, product.columns
-    lead = product.lead
-    if product.call.name == "einsum":
-        rows, more_lead = _last(rows, product.out)
-        columns, even_more = _last(columns, product.out)
-        lead = "".join(each for each in product.out if each in lead + more_lead + even_more)
+    if call.name == "einsum":
+        lead = "".join(each for each in out if each in lead + rows[:-1] + columns[:-1])
+        rows, columns = rows[-1:], columns[-1:]
     if not rows or not columns:
         return None
-    return Product(
-        product.call, product.first, product.second, lead, rows, columns, product.width, product.out,
-        product.sizes,
-    )  # fmt: skip
-
-
-def _last(axes: str, out: str) -> tuple[str, str]:
-    """Return the last of some axes in a result, and the others."""
-    ordered = [each for each in out if each in axes]
-    return "".join(ordered[-1:]), "".join(ordered[:-1])
+    operands = ProductOperand(first, left), ProductOperand(second, right)
+    return Product(call, *operands, lead, rows, columns, width, out, sizes)

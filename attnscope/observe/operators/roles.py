@@ -15,11 +15,12 @@ import torch
 from attnscope.observe.operator_names import PRODUCTS
 from attnscope.observe.operators.anatomy import Anatomy, NoAttentionError, Role, leaf
 from attnscope.observe.operators.chain import calls_before, number_after, scores_of
-from attnscope.observe.operators.follow import Elements, followed, is_selection, values_at
+from attnscope.observe.operators.follow import Elements, followed, is_selection, places_in
 from attnscope.observe.operators.fused import KERNELS, add_fused
 from attnscope.observe.operators.products import Product, product_of
 from attnscope.observe.operators.projections import add_output, add_projections
 from attnscope.observe.operators.tape import Tape, TorchCall, Value
+from attnscope.observe.operators.without_scores import grouped_anatomy, linear_anatomy, sums_over_keys
 
 
 def anatomy_of(tape: Tape, output: Value) -> Anatomy:
@@ -31,6 +32,19 @@ def anatomy_of(tape: Tape, output: Value) -> Anatomy:
     anatomy = Anatomy(tape, output)
     fused = [call for call in tape.calls if call.name in KERNELS]
     cores = [core for call in tape.calls if (core := _core_at(tape, call)) is not None]
+    if len({core[2].call for core in cores}) == 1:
+        cores = cores[:1]  # a difference of two maps, say, is one attention
+    is_of_scores = any(not any(map(leaf, before.call.parents)) for _, before, _ in cores)
+    linear = None if fused or is_of_scores else linear_anatomy(tape, output)
+    if linear is not None:
+        add_projections(linear)
+        if sums_over_keys(linear):
+            add_output(linear)
+            return linear
+    grouped = None if fused or cores else grouped_anatomy(tape, output)
+    if grouped is not None:
+        add_output(grouped)
+        return grouped
     if len(fused) + len(cores) != 1:
         found = len(fused) + len(cores)
         raise NoAttentionError(
@@ -123,24 +137,28 @@ def _is_softmax(value: Value) -> bool:
         ]
         return numerator.name == "exp" and any(numerator in call.parents for call in sums)
     if value.name == "exp" and value.parents:
-        nearest = islice(
-            calls_before(value.parents[0], through=lambda call: call.name not in PRODUCTS), 3
+        nearest = (
+            islice(calls_before(each, through=lambda _: True), 3) for each in value.parents[0].parents
         )
-        return any(call.name == "logsumexp" for call in nearest)
+        return any(call.name == "logsumexp" for calls in nearest for call in calls)
     return False
 
 
 def _product_before(value: Value) -> Product | None:
-    """Return the product from which a tensor comes, element by element; None if there is none."""
+    """Return the product from which a tensor comes, element by element; None if there is none.
+
+    Of several, as where a bias is added, the first of two tensors that are computed; or else the first.
+    """
     products = {*PRODUCTS, "linear"}
 
     def is_product(call: TorchCall) -> bool:
         return call.name in products and not is_selection(call)
 
-    for call in calls_before(value, through=lambda call: not is_product(call)):
-        if is_product(call) and (product := product_of(call)) is not None:
-            return product
-    return None
+    calls = filter(is_product, calls_before(value, through=lambda call: not is_product(call)))
+    found = [product for call in calls if (product := product_of(call)) is not None]
+    return next(
+        (each for each in found if not any(map(leaf, each.call.parents))), next(iter(found), None)
+    )
 
 
 def _product_after(tape: Tape, value: Value) -> Product | None:
@@ -170,15 +188,11 @@ def _add_core(anatomy: Anatomy, softmax: Value, before: Product, after: Product)
         before, after, raw, places[weights]
     )
     anatomy.raw = raw
-    n_raw = raw.tensor.numel()
 
     def core(name: str, value: Value, elements: Elements) -> Role | None:
-        where = values_at(value.flat_indices, elements, n_raw)
-        return (
-            None
-            if where is None
-            else Role.arranged(name, value, where[at_product], ("lead", "n_Q", "n_K"))
-        )
+        where = places_in(elements, raw.tensor.numel())[at_product]
+        is_whole = bool((where >= 0).all())
+        return Role.arranged(name, value, where, ("lead", "n_Q", "n_K")) if is_whole else None
 
     Q_elements = before.first_of(before.first.value.flat_indices)[lead][:, rows]
     K_elements = before.second_of(before.second.value.flat_indices)[lead][:, columns]
@@ -201,11 +215,7 @@ def _add_core(anatomy: Anatomy, softmax: Value, before: Product, after: Product)
 
 
 def _check_product(before: Product) -> None:
-    """Check that scores are a product of Q and K, and not of something else with a weight.
-
-    Raises:
-        NoAttentionError: they are products with a weight, as in talking heads, or of a network.
-    """
+    """Check that scores are a product of Q and K, and not of something else with a weight."""
     operands = before.first.value, before.second.value
     weight = next((each for each in map(leaf, operands) if each is not None), None)
     if weight is None:
@@ -223,12 +233,8 @@ def _aligned_products(
     """Return attention·V, the element of Q·Kᵀ at each lead, query and key there, and Q·Kᵀ aligned.
 
     Args:
-        before, after: the products Q·Kᵀ and attention·V.
         raw: the result of the former.
         elements: its elements in the operand of the latter.
-
-    Raises:
-        NoAttentionError: the elements of scores are mixed on the way.
     """
     failure: NoAttentionError | None = None
     for each in after.with_other_rows():
@@ -250,20 +256,9 @@ def _aligned(
 
     Returns:
         The product with Q as its first operand; and for each lead, query and key, its number there.
-
-    Raises:
-        NoAttentionError: the elements of scores are mixed on the way.
     """
-    numbers = raw.flat_indices
     for each in (before, before.swapped()):
-        arranged = each.out_of(numbers)
-        _, n_rows, n_columns = arranged.shape
-        place = torch.empty(arranged.numel(), dtype=torch.long)
-        place[arranged.reshape(-1)] = torch.arange(arranged.numel())
-        position = place[at_product]
-        lead = position // (n_rows * n_columns)
-        row = position // n_columns % n_rows
-        column = position % n_columns
+        lead, row, column = each.positions_of(raw.flat_indices, at_product)
         first = lead[:, :1, :1], row[:1, :, :1], column[:1, :1, :]
         if all(
             bool((full == part).all()) for full, part in zip((lead, row, column), first, strict=True)

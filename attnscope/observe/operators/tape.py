@@ -15,29 +15,22 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import resolve_name
 
-from attnscope.observe.operators.place import SourceExpression, place_of, user_frame
+from attnscope.observe.operators.place import Call, SourceExpression, calls_around, place_of, user_frame
 from attnscope.observe.torch_internals.dispatch import is_in_transform
+from attnscope.observe.torch_internals.unnoticed import UnnoticedMode
 
 
 @dataclass(eq=False, repr=False)
 class Value:
-    """A tensor at one moment of a call.
+    """A tensor at one moment of a call."""
 
-    Attributes:
-        index: its number on the tape.
-        tensor: a copy of its values.
-        call: the call that computed it; None for an input or a weight.
-        weight: the name of the parameter or buffer that it is, or None.
-        input: the name of the argument that it is, or None.
-    """
-
-    index: int
-    tensor: torch.Tensor
-    call: TorchCall | None = None
-    weight: str | None = None
-    input: str | None = None
+    index: int  #: its number on the tape
+    tensor: torch.Tensor  #: a copy of its values
+    call: TorchCall | None = None  #: the call that computed it; None for an input or a weight
+    weight: str | None = None  #: the name of the parameter or buffer that it is, or None
+    input: str | None = None  #: the name of the argument that it is, or None
 
     def __repr__(self) -> str:
         return (
@@ -72,26 +65,19 @@ class Value:
 
 @dataclass(eq=False, repr=False)
 class TorchCall:
-    """One call of a function of torch.
+    """One call of a function of torch."""
 
-    Attributes:
-        func: the function; None for the change of a tensor through another view of its memory.
-        name: its name, without a trailing underscore: `masked_fill` for `masked_fill_`.
-        args, kwargs: its arguments, with a `Value` in place of each tensor.
-        parents: the values among them, in order.
-        place: the expression that made the call.
-        in_place: whether it changes its first argument.
-        outputs: the tensors that it computed.
-    """
-
+    #: the function; None for the change of a tensor through another view of its memory
     func: Callable[..., Any] | None
-    name: str
-    args: tuple[Any, ...]
+    name: str  #: its name, without a trailing underscore: `masked_fill` for `masked_fill_`
+    args: tuple[Any, ...]  #: its arguments, with a `Value` in place of each tensor
     kwargs: dict[str, Any]
-    parents: list[Value]
-    place: SourceExpression | None
-    in_place: bool
-    outputs: list[Value] = field(default_factory=list)
+    parents: list[Value]  #: the values among them, in order
+    place: SourceExpression | None  #: the expression that made the call
+    in_place: bool  #: whether it changes its first argument
+    outputs: list[Value] = field(default_factory=list)  #: the tensors that it computed
+    #: the calls of the user's functions in which it was made, the innermost first
+    around: tuple[Call, ...] = ()
 
     def __repr__(self) -> str:
         return f"Call({self.name}, {self.parents} → {self.outputs})"
@@ -127,7 +113,7 @@ class NotReplayableError(Exception):
     """A call that cannot run again."""
 
 
-class Widened(TorchFunctionMode):
+class Widened(UnnoticedMode):
     """A context in which code that asks for float32 gets float64.
 
     Models compute norms and softmaxes in float32 whatever their dtype is, which would hide how exact the
@@ -145,7 +131,7 @@ class Widened(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class Tape(TorchFunctionMode):
+class Tape(UnnoticedMode):
     """A context that records the calls of torch's functions.
 
     Args:
@@ -154,10 +140,6 @@ class Tape(TorchFunctionMode):
         limit: the bytes that its copies may take; None: any number.
         exact: whether code that asks for float32 gets float64, as in `Widened`.
         caller: the file that calls the code.
-
-    Attributes:
-        values: all tensors, in the order in which they were computed.
-        calls: all calls that computed tensors.
     """
 
     def __init__(
@@ -173,8 +155,8 @@ class Tape(TorchFunctionMode):
         self.exact, self.limit, self.caller = exact, limit, caller
         self.n_bytes = 0  # of the copies
         self.weights, self.inputs = dict(weights or {}), dict(inputs or {})
-        self.values: list[Value] = []
-        self.calls: list[TorchCall] = []
+        self.values: list[Value] = []  #: all tensors, in the order in which they were computed
+        self.calls: list[TorchCall] = []  #: all calls that computed tensors
         self._live: dict[int, tuple[torch.Tensor, int, Value]] = {}  # by id; with the version
         self._writes: dict[int, list[_Write]] = {}  # what in-place functions wrote, by storage
 
@@ -193,12 +175,7 @@ class Tape(TorchFunctionMode):
         return self._remember(tensor, value)
 
     def _rewritten(self, tensor: torch.Tensor, value: Value, version: int) -> Value:
-        """Note what was written to a tensor through other views of its memory, and return its value.
-
-        Args:
-            tensor: the tensor.
-            value, version: what it held, and when.
-        """
+        """Note what was written to a tensor through other views of its memory, and return its value."""
         for write in self._writes.get(_storage(tensor), ()):
             if write.version > version:
                 call = TorchCall(
@@ -257,13 +234,12 @@ class Tape(TorchFunctionMode):
         if is_changed and first is not None and not outputs:  # as in x[…] = y
             outputs = [first]
         frame = user_frame(sys._getframe(1), self.caller)
-        place = place_of(frame) if frame is not None else None
         if outputs:
             in_place = is_changed and outputs[0] is first
-            self._note(
-                TorchCall(func, short_name(name), noted_args, noted_kwargs, parents, place, in_place),
-                outputs,
-            )
+            call = TorchCall(func, short_name(name), noted_args, noted_kwargs, parents, None, in_place)
+            if frame is not None:
+                call.place, call.around = place_of(frame), calls_around(frame, self.caller)
+            self._note(call, outputs)
         return out
 
     def _note(self, call: TorchCall, outputs: Sequence[torch.Tensor]) -> None:
@@ -294,19 +270,12 @@ class Tape(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class _Write:
-    """What an in-place function wrote through one view of a tensor's memory.
+    """What an in-place function wrote through one view of a tensor's memory."""
 
-    Attributes:
-        version: the version of the memory after that.
-        value: the view, after that.
-        addresses: where in the memory the view's elements are.
-        dtype: that of the view.
-    """
-
-    version: int
-    value: Value
-    addresses: torch.Tensor
-    dtype: torch.dtype
+    version: int  #: the version of the memory after that
+    value: Value  #: the view, after that
+    addresses: torch.Tensor  #: where in the memory the view's elements are
+    dtype: torch.dtype  #: that of the view
 
     def to(self, tensor: torch.Tensor) -> Callable[..., Any] | None:
         """Return a function that writes the same to another view of the memory; None if it cannot.
@@ -317,7 +286,8 @@ class _Write:
         if dtype != self.dtype:
             return None
         n = int(max(addresses.max(), self.addresses.max())) + 1
-        places = torch.full((n,), -1).scatter(0, self.addresses.reshape(-1), self._numbers)
+        numbers = torch.arange(self.addresses.numel())
+        places = torch.full((n,), -1).scatter(0, self.addresses.reshape(-1), numbers)
         at = places[addresses.reshape(-1)]
 
         def write(before: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
@@ -325,10 +295,6 @@ class _Write:
             return new.reshape(before.shape)
 
         return write
-
-    @property
-    def _numbers(self) -> torch.Tensor:
-        return torch.arange(self.addresses.numel())
 
 
 def _addresses_and_dtype(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:

@@ -2,10 +2,15 @@
 
 Compiled functions are not rewritten; and where torch compiles rewritten code anyway
 (such as a helper that a compiled function calls), it sees recording calls that do nothing.
+
+Runs on the meta device do not import it: many kernels of that device are Python functions, whose first
+call imports the compiler, to mark them as not to be compiled, and the library for symbolic shapes, to
+compare plain shapes: two seconds, most of the time of a run.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,16 +23,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
+
 TRANSLATOR = "torch._dynamo.symbolic_convert"
 """The module that reads a function's code when `torch.compile` compiles it."""
 
 
 def compiled_functions(objects: Iterable[Any]) -> set[FunctionType]:
-    """Return the functions that `torch.compile` compiles, which must not get recording calls.
-
-    Args:
-        objects: the objects of the program.
-    """
+    """Return the functions that `torch.compile` compiles, which must not get recording calls."""
     if "torch._dynamo" not in sys.modules:
         return set()
     from torch import nn
@@ -114,8 +116,6 @@ def hide_from_compiler(
     A relay is a constant of that code, and the compiler only accepts literals as constants.
 
     Args:
-        translator: the module `TRANSLATOR`.
-        relay: the class of those constants.
         silence: the class that is compiled in place of a relay; its methods do nothing.
         compiles: called with each code object with recording calls that is compiled.
 
@@ -132,8 +132,10 @@ def hide_from_compiler(
             return load(self, instruction)
         from torch._dynamo.variables.base import VariableTracker
 
-        compiles(self.f_code)
-        return VariableTracker.build(self, silence)
+        own = getattr(instruction.argval, "silence", None)  # in code that is not the user's
+        if own is None:
+            compiles(self.f_code)
+        return VariableTracker.build(self, own or silence)
 
     base._load_const = load_const
     return lambda: setattr(base, "_load_const", load)
@@ -209,3 +211,61 @@ class _CompilerFinder:
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def _as_it_is(function: Any = None, *args: Any, **options: Any) -> Any:
+    """Return a function unchanged: the stand-in for the decorator that disables compilation."""
+    return function
+
+
+class _NoExpression:
+    """The stand-in for sympy's class of expressions; plain sizes are not instances of it."""
+
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "torch._dynamo": {"disable": _as_it_is},
+    "sympy": {"Basic": _NoExpression},
+    "torch.fx.experimental.symbolic_shapes": {
+        **dict.fromkeys(("expect_true", "guard_or_false", "guard_or_true"), bool),
+        **dict.fromkeys(("guard_size_oblivious", "statically_known_true"), bool),
+        "sym_and": lambda *each: all(each),
+        "sym_or": lambda *each: any(each),
+        "sym_eq": lambda one, other: one == other,
+        "is_nested_int": lambda size: False,
+        "has_guarding_hint": lambda size: True,
+        "guarding_hint_or_throw": lambda size: size,
+        "guard_int": int,
+        "free_unbacked_symbols": lambda sizes: set(),
+    },
+}
+"""The attributes of modules that kernels use, with stand-ins that are right without symbolic sizes."""
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Replace these modules by stand-ins within the context, if they are not imported yet.
+
+    Access to any other attribute imports the real module.
+    """
+    stand_ins = {name: _StandIn(name) for name in ANSWERS if name not in sys.modules}
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        for name, stand_in in stand_ins.items():
+            if sys.modules.get(name) is stand_in:
+                del sys.modules[name]
+
+
+class _StandIn(ModuleType):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__dict__.update(ANSWERS[name])
+
+    def __getattr__(self, name: str) -> Any:
+        package = self.__name__ != "torch.fx.experimental.symbolic_shapes"
+        if name.startswith("__") and not (package and name == "__path__"):
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd import forward_ad
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnscope.errors import class_attribute
+from attnscope.base.errors import class_attribute
 
 __all__ = [
     "TENSOR",
@@ -26,8 +27,10 @@ __all__ = [
     "is_in_transform",
     "is_ordinary",
     "is_traced_by_jit",
+    "registered_name",
     "sizes_of",
     "unseen",
+    "without_other_modes",
     "without_torch_dispatch",
     "without_torch_function",
 ]
@@ -73,6 +76,23 @@ def unseen() -> Iterator[None]:
         torch._C._AutoDispatchBelowAutograd(),
     ):
         yield
+
+
+@contextmanager
+def without_other_modes(*, transforms: bool = False) -> Iterator[None]:
+    """Run attnscope's own operators so that only modes notice that are entered within the context.
+
+    Args:
+        transforms: whether these use function transforms, such as vmap.
+    """
+    outer = nullcontext() if transforms else torch._C._DisableFuncTorch()
+    modes = [_python_dispatch._pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+    try:
+        with without_torch_function(), outer, torch.no_grad():
+            yield
+    finally:
+        for mode in reversed(modes):
+            _python_dispatch._push_mode(mode)
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
@@ -137,6 +157,15 @@ def composite_kernel(operator: OpOverload) -> Callable[..., Any] | None:
     if not has_kernel(name, composite) or has_kernel(name, "CPU"):
         return None
     return partial(operator._op_dk, composite)
+
+
+def registered_name(function: Any) -> str | None:
+    """Return the name of an operator that is not torch's own, `namespace::name`; None for others."""
+    if not isinstance(function, OpOverload | OpOverloadPacket):
+        return None
+    packet = function.overloadpacket if isinstance(function, OpOverload) else function
+    name = packet._qualified_op_name
+    return None if name.partition("::")[0] in ("aten", "prims", "prim") else name
 
 
 def flex_attention_kernel(operator: Any) -> Callable[..., Any] | None:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from profiles import examples
 from rich.console import Console
 from rich.text import Text
 
 from attnscope.document.grid.overview import print_overview
-from attnscope.models.maps.result import AttentionMap, AttentionMaps
-from attnscope.models.tokens import Token
+from attnscope.model.maps.result import AttentionMap, AttentionMaps
+from attnscope.model.run.tokens import Token
+from tests.profiles import examples
 
 
 def maps_of(places, n_Q=6, n_K=6, attention=None):

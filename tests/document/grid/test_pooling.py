@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.document.grid.pooling import borders, chunks, groups, pooled
-from attnscope.models.tokens import Token
+from attnscope.model.run.tokens import Token
 
 
 def texts(*lengths):

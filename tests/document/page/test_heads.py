@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from attnscope.document.page.page import page_html
-from attnscope.models.heads.result import HeadRow, HeadTable
-from attnscope.models.maps.result import AttentionMap, AttentionMaps
-from attnscope.models.tokens import Token
+from attnscope.model.heads.result import HeadRow, HeadTable
+from attnscope.model.maps.result import AttentionMap, AttentionMaps
+from attnscope.model.run.tokens import Token
 
 METRICS = {"entropy": "how spread it is, in nats", "previous": "weight to the token before"}
 
@@ -156,6 +156,7 @@ def test_a_page_of_metrics_does_not_say_where_the_model_lay():
     assert "secret" not in html_of(maps((0, 0), model="other"), heads=heads, title=f"{folder} · heads")
 
 
+@pytest.mark.sweep
 def test_a_page_of_the_metrics_of_5120_heads_is_small():
     rows = [row(layer, head) for layer in range(80) for head in range(64)]
     assert len(html_of(heads=table(*rows, layers={"self": (80, 64)}))) < 512 * 1024

@@ -4,14 +4,14 @@ from math import isnan, sqrt
 
 import numpy as np
 import pytest
-from document.page.unpacking import unpacked
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from attnscope.base.errors import ModelError
 from attnscope.document.page.packing import pack, thumbnail
-from attnscope.errors import ModelError
-from attnscope.models.maps.result import AttentionMap
+from attnscope.model.maps.result import AttentionMap
+from tests.document.page.unpacking import unpacked
 
 PROMISED = 1 / 500
 """The largest error of a weight."""

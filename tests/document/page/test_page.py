@@ -9,14 +9,14 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from document.page.unpacking import unpacked
 
+from attnscope.base.errors import SizeError
 from attnscope.document.page.page import MAX_CANVAS, model_name, page_html
 from attnscope.document.result import Check
-from attnscope.errors import SizeError
-from attnscope.models.heads.result import HeadRow, HeadTable
-from attnscope.models.maps.result import AttentionMap, AttentionMaps
-from attnscope.models.tokens import Picture, Token
+from attnscope.model.heads.result import HeadRow, HeadTable
+from attnscope.model.maps.result import AttentionMap, AttentionMaps
+from attnscope.model.run.tokens import Picture, Token
+from tests.document.page.unpacking import unpacked
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 
@@ -129,7 +129,7 @@ HOSTILE = (
 )
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_a_page_of_hostile_names_has_the_elements_of_a_page_of_harmless_ones(hostile):
     def page(text):
@@ -263,6 +263,7 @@ def test_shared_heads_of_K_and_V_are_counted():
     assert data_in(html_of(grouped))["stacks"][0]["shared"] is True
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("n", "fine"), [(3, True), (1100, False)])
 def test_the_largest_error_is_stated_and_true(n, fine):
     one = stack([f"token {i}" for i in range(n)])

@@ -103,7 +103,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CASES)
 def test_conditions_are_those_that_the_code_needs(attnscope, tmp_path, name):
     source, init, inputs, expected = CASES[name]
@@ -206,7 +206,7 @@ MODULES = {
 }  # fmt: skip
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", MODULES)
 def test_a_condition_is_required_only_if_the_code_rejects_all_other_sizes(attnscope, case):
     name, init, inputs, required, assumed, dims = MODULES[case]
@@ -227,6 +227,7 @@ def test_a_condition_is_required_only_if_the_code_rejects_all_other_sizes(attnsc
     assert r["findings"] == []
 
 
+@pytest.mark.sweep
 def test_assumed_conditions_are_shown_only_if_all_columns_are(attnscope):
     line = ["trace", f"{CONDITIONAL}:Grouped", *"--input x=b:2,n:7,width".split()]
     line += [

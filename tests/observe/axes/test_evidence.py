@@ -95,6 +95,7 @@ def dims(tmp_path):
     return trace
 
 
+@pytest.mark.sweep
 def test_a_third_of_a_head_is_not_the_sequence_that_is_as_long(dims):
     found = dims(THIRDS, "dim=288 n_head=4", "x=B:2,n:24,d:288")
     assert found["q"] == found["rotated"] == "B n_head n 72"
@@ -102,6 +103,7 @@ def test_a_third_of_a_head_is_not_the_sequence_that_is_as_long(dims):
     assert found["scores"] == "B n_head n n"
 
 
+@pytest.mark.sweep
 def test_a_part_that_is_as_long_as_the_sequence_because_the_code_says_so_has_its_name(dims):
     source = THIRDS.replace("q.split(24, dim=-1)", "q.split(n, dim=-1)")
     found = dims(source, "dim=288 n_head=4", "x=B:2,n:24,d:288")
@@ -111,6 +113,7 @@ def test_a_part_that_is_as_long_as_the_sequence_because_the_code_says_so_has_its
     assert dims(cut, "dim=288 n_head=4", "x=B:2,n:24,d:288")["t"] == "B n_head n n"
 
 
+@pytest.mark.sweep
 def test_heads_are_not_the_width_of_one_nor_groups_half_of_it(dims):
     found = dims(GROUPED, "d_model=64 n_query_head=8 n_group=4", "x=B:3,L:10,64 cos=10,8")
     assert found["q"] == found["turned"] == "B n_query_head L 8"  # kept as `self.heads`
@@ -119,11 +122,13 @@ def test_heads_are_not_the_width_of_one_nor_groups_half_of_it(dims):
     assert found["copies"] == "4 B n_group L 8"
 
 
+@pytest.mark.sweep
 def test_a_width_that_layers_keep_has_its_name_after_them(dims):
     found = dims(GROUPED, "d_model=64 n_query_head=8 n_group=4", "x=B:3,L:10,64 cos=10,8")
     assert found["out"] == "B L d_model"
 
 
+@pytest.mark.sweep
 def test_an_axis_that_an_operator_aligns_with_a_named_one_has_its_name(dims):
     found = dims(GROUPED, "d_model=64 n_query_head=8 n_group=4", "x=B:3,L:10,64 cos=10,8")
     assert found["cos"] == "L 8"
@@ -136,6 +141,7 @@ def test_four_copies_of_a_width_are_not_as_many_as_heads(dims):
     assert found["tiled"] == "n n_head·d"
 
 
+@pytest.mark.sweep
 def test_an_attribute_of_a_live_module_names_its_axes():
     import torch
 
@@ -144,6 +150,7 @@ def test_an_attribute_of_a_live_module_names_its_axes():
     assert trace.steps[-1].dims == ("n_batch", "n_Q", "embed_dim")
 
 
+@pytest.mark.sweep
 def test_parts_of_equal_sizes_and_repeated_heads_are_what_the_code_says(dims):
     found = dims(EQUAL, "n_head=8 n_kv=4 nope=16 rope=16", "x=B:2,n:5,256")
     assert found["q"] == "B n n_head nope+rope"

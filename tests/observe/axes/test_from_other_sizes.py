@@ -7,7 +7,7 @@ import pytest
 
 from attnscope.observe.axes.from_other_sizes import regroupings
 
-CODE = Path(__file__).parents[2] / "tracing" / "code"
+CODE = Path(__file__).parents[2] / "code" / "trace" / "code"
 
 HEAD = """
 import math
@@ -79,7 +79,7 @@ HEADS_DIMS = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -293,7 +293,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES)
 def test_what_code_asks_of_sizes_is_found_out_and_axes_get_their_names(traced, case):
     source, (init, inputs), asked, expected = CASES[case]
@@ -437,6 +437,7 @@ class Defaults(nn.Module):
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("width", "expected"),
     [
@@ -589,3 +590,29 @@ def test_the_corpus_has_the_axes_that_it_says(attnscope, monkeypatch, target, in
     ran = attnscope("trace", target, *options, "--format", "json")
     assert ran.exit_status == 0, ran.err
     assert {name: dims(ran.json)[name] for name in expected} == expected
+
+
+THIRDS = """
+class Thirds(nn.Module):
+    def __init__(self, d_model=288, n_head=4):
+        super().__init__()
+        self.n_head, self.d_head = n_head, d_model // n_head
+        self.q = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        b, n, d = x.shape
+        q = self.q(x).view(b, n, self.n_head, self.d_head).transpose(1, 2)
+        part = 2 * (self.d_head // 6)
+        angle = torch.arange(n)[:, None] * 100.0 ** -torch.linspace(0, 1, part // 2)
+        parts = [torch.view_as_complex(each.unflatten(-1, (-1, 2)).contiguous()) for each in q.split(part, -1)]
+        turned = torch.cat([torch.view_as_real(each * torch.polar(torch.ones_like(angle), angle)) for each in parts], -1)
+        return turned
+"""
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("n", [10, 24])
+def test_an_axis_is_not_named_by_chance_where_a_failed_run_says_otherwise(traced, n):
+    options = [*pairs("--init", "d_model=288 n_head=4"), "--input", f"x=n_batch:2,n:{n},d_model"]
+    found = dims(traced("Thirds", THIRDS, *options))
+    assert (found["q"], found["angle"]) == ("n_batch n_head n d_model/n_head", "n 12")

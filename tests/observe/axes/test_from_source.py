@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 """
-CODE = Path(__file__).parents[2] / "tracing" / "code"
+CODE = Path(__file__).parents[2] / "code" / "trace" / "code"
 
 number = itertools.count()
 
@@ -167,6 +167,7 @@ def test_a_name_that_a_function_has_for_queries_and_for_keys_is_none(dims):
     assert dims(HELPER, "Split()", x, x, x)["scores"] == "b 4 n n"
 
 
+@pytest.mark.sweep
 def test_what_the_user_names_keeps_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "split_module.py").write_text(HEAD + dedent(HELPER))

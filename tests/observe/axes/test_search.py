@@ -6,9 +6,8 @@ from math import gcd, isqrt
 import pytest
 
 from attnscope.observe.axes.expressions import parse_expression
-from attnscope.observe.axes.requirements import required_by
+from attnscope.observe.axes.requirements import SizePlan, required_by
 from attnscope.observe.axes.search import MORE_PATIENCE, PATIENCE, Attempt, Search
-from attnscope.observe.axes.size_plan import SizePlan
 
 
 class Code:

@@ -195,7 +195,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", CASES)
 def test_what_fails_is_told_with_its_operands_and_the_axes_that_disagree(crash_of, name):
     line, inputs, expression, operands, disagreement = CASES[name]

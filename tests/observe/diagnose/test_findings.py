@@ -6,11 +6,11 @@ from textwrap import dedent
 
 import pytest
 import torch
-from sweeps import swept
 
 from attnscope.observe.diagnose import findings as rules
+from tests.sweeps import swept
 
-CODE = Path(__file__).parents[2] / "tracing" / "code"
+CODE = Path(__file__).parents[2] / "code" / "trace" / "code"
 
 HEAD = """\
 import math
@@ -112,7 +112,7 @@ def test_every_wrong_class_has_its_case():
     assert classes == list(WRONG)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", WRONG)
 def test_each_mistake_is_found_once_and_at_its_line(found, name):
     init, inputs, text, words = WRONG[name]
@@ -124,7 +124,7 @@ def test_each_mistake_is_found_once_and_at_its_line(found, name):
     assert len(findings) == 1 or name == "FullyMaskedRow"
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -164,6 +164,7 @@ def test_the_tutorials_scale_is_found(found, device, n_K):
     assert "their product contracts over d_feat/n_head = 40, and 1/√40 is 0.1581" in message
 
 
+@pytest.mark.sweep
 def test_the_tutorials_keys_of_another_batch_are_found(found):
     """Six samples of queries and three of keys: the keys are shared out among them without an error."""
     init = ["d_feat=200", "n_head=5"]
@@ -274,7 +275,7 @@ PAIRS = [(name, list(HOW)[i % len(HOW)]) for i, name in enumerate(RIGHT)]
 """Each class in one of the ways, and each way with several classes."""
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "how"), swept(product(RIGHT, HOW), PAIRS))
 def test_nothing_is_found_in_what_is_right(found, name, how):
     more = HOW[how]
@@ -283,12 +284,13 @@ def test_nothing_is_found_in_what_is_right(found, name, how):
     assert found(*RIGHT[name], *more) == []
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["Expanded", "Absorbed", "Joined", "Filled", "Fused", "Premultiplied"])
 def test_the_scale_of_latent_attention_is_that_before_a_projection_was_absorbed(found, name):
     assert found(f"absorbed.py:{name}", [], ["x=n_batch:2,n:7,d_model"]) == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["Expanded", "Joined", "Fused"])
 def test_another_scale_of_latent_attention_is_found(found, name):
     """1/√d_model is the width of no product."""
@@ -303,6 +305,7 @@ def test_a_matrix_of_each_head_does_not_excuse_the_scale_of_all_heads(found):
     assert found("absorbed.py:PerHead", ["slip=False"], ["x=n_batch:2,n:7,d_model"]) == []
 
 
+@pytest.mark.sweep
 def test_products_of_two_factors_each_are_one_product_when_they_are_added(found_in):
     """[q, q']·[k, k'] is q·k + q'·k', so its scale is that of both widths, or of one of them."""
     code = """\
@@ -335,6 +338,7 @@ def test_nothing_is_found_at_other_sizes(found, name):
     assert found(target, init, changed) == []
 
 
+@pytest.mark.sweep
 def test_nothing_is_found_in_a_shift_with_a_memory(found):
     target, init, _ = RIGHT["relative, shifted"]
     inputs = ["w=n_Q:5,n_batch:2,d_model", "r=n_K:7,d_model", "mems=n_mem:2,n_batch,d_model"]
@@ -395,6 +399,7 @@ def test_nothing_is_found_in_what_is_seldom(found, target, init, inputs):
 MISTAKES = [
     ("mixed_heads.py:TalkingHeadsAttention", "logits.softmax(dim=-1)", "logits.softmax(dim=-2)", "softmax normalizes axis"),
     ("mixed_heads.py:TalkingHeadsAttention", "q, k) * self.scale", "q, k) * width**-0.5", "1/√width = 1/√48"),
+    ("mixed_heads.py:TalkingHeadsAttention", "logits.softmax(dim=-1)", "logits.softmax(dim=1)", "softmax normalizes axis"),
     ("mixed_heads.py:ReAttention", "q.size(-1) ** 0.5", "width**0.5", "1/√width = 1/√48"),
     (
         "relative_shift.py:PaddedShift", "scores.softmax(dim=-1)", "by_content.softmax(dim=-1) * self.d_head**-0.5",
@@ -470,6 +475,14 @@ FINE = {
     "a triangle of scores that are all zero": "scores = Q @ (K * 0).mT / math.sqrt(Q.size(-1))\nreturn (scores + (Q @ (K * 0).mT).tril()).softmax(-1) @ V",
     "a triangle without a softmax": "return (Q @ K.mT).tril() @ V",
     "fused, masked above the diagonal": "return F.scaled_dot_product_attention(Q, K, K, attn_mask=torch.ones(5, 7).tril().bool())",
+    "masked by a product, and hidden after the softmax": "see = torch.ones(5, 7).tril()\nscores = Q @ K.mT / math.sqrt(Q.size(-1))\nattention = (scores * see).softmax(-1) * see\nreturn attention / (attention.sum(-1, keepdim=True) + 1e-13) @ V",
+    "masked by a product and a sum": "see = torch.ones(5, 7).tril()\nscores = Q @ K.mT / math.sqrt(Q.size(-1))\nreturn (scores * see - 1e4 * (1 - see)).softmax(-1) @ V",
+    "filled with zero, then with -inf": "hidden = torch.ones(5, 7).triu(1).bool()\nscores = Q @ K.mT / math.sqrt(Q.size(-1))\nscores = scores.masked_fill(hidden, 0.0)\nreturn scores.masked_fill(hidden, -torch.inf).softmax(-1) @ V",
+    "scores of a ReLU": "scores = Q @ K.mT / math.sqrt(Q.size(-1))\nreturn scores.masked_fill(scores < 0, 0.0).softmax(-1) @ V",
+    "queries of padding": "pad = (torch.arange(Q.size(-2)) > 2)[:, None]\nscores = Q @ K.mT / math.sqrt(Q.size(-1))\nreturn scores.masked_fill(pad, 0.0).softmax(-1) @ V",
+    "a difference of two maps": "q, p = Q.chunk(2, -1)\nk, m = K.chunk(2, -1)\none, two = ((x @ y.mT / math.sqrt(x.size(-1))).softmax(-1) for x, y in ((q, k), (p, m)))\nreturn (one - 0.3 * two) @ V",
+    "a mean of two maps": "q, p = Q.chunk(2, -1)\nk, m = K.chunk(2, -1)\none, two = ((x @ y.mT / math.sqrt(x.size(-1))).softmax(-1) for x, y in ((q, k), (p, m)))\nreturn (one + two) / 2 @ V",
+    "a map and its transpose": "attention = (Q @ Q.mT / math.sqrt(Q.size(-1))).softmax(-1)\nreturn (attention.mT + attention) / 2 @ Q",
     "a sink that is cut off": (
         "scores = Q @ K.mT / math.sqrt(Q.size(-1))\nsink = torch.ones(1, 1, 1, 1).expand(*scores.shape[:-1], 1)\n"
         "both = torch.cat([scores, sink], -1)\nboth = both - both.max(-1, keepdim=True).values\n"
@@ -510,11 +523,19 @@ FAULTS = {
     "a window is cut out with zeros": ("scores = Q @ K.mT / Q.size(-1) ** 0.5\nscores = scores.triu(diagonal=1)\nreturn scores.softmax(-1) @ V", 3, ["weights are not zero"]),
     "fused, and a query sees no key": ("mask = torch.ones(5, 7).tril(-1).bool()\nreturn F.scaled_dot_product_attention(Q, K, K, attn_mask=mask)", 3, ["1 of 5 rows of the mask are fully masked: no key is visible to them, so the kernel returns 0 for them"]),
     "fused, and -inf for a query": ("mask = torch.zeros(2, 3, 5, 7)\nmask[0, :, 2] = -torch.inf\nreturn F.scaled_dot_product_attention(Q, K, K, attn_mask=mask)", 4, ["3 of 30 rows of the mask are fully masked"]),
+    "softmax over queries, without NaN": ("attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-2)\nattention = attention.nan_to_num()\nreturn attention @ V", 2, ["softmax normalizes axis -2"]),
+    "softmax over queries of two terms": ("scores = (Q @ K.mT + Q.roll(1, 1) @ K.mT) / Q.size(-1) ** 0.5\nattention = scores.softmax(-2)\nreturn attention @ V", 3, ["softmax normalizes axis -2"]),
+    "softmax over queries of two maps": ("one = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-2)\nreturn (one + one.flip(1)) @ V", 2, ["softmax normalizes axis -2"]),
+    "filled with almost nothing": ("hidden = torch.ones(5, 7).triu(1).bool()\nscores = Q @ K.mT / Q.size(-1) ** 0.5\nscores = scores.masked_fill(hidden, -1e-9)\nreturn scores.softmax(-1) @ V", 4, ["120 weights are not zero although this line sets their scores to -1e-09"]),
+    "filled with zero": ("hidden = torch.ones(5, 7).triu(1).bool()\nscores = Q @ K.mT / Q.size(-1) ** 0.5\nscores = torch.where(hidden, 0.0, scores)\nreturn scores.softmax(-1) @ V", 4, ["120 weights are not zero", "exp(0) is 1"]),
+    "zero is assigned": ("hidden = torch.ones(5, 7).triu(1).bool()\nscores = Q @ K.mT / Q.size(-1) ** 0.5\nscores[hidden.expand_as(scores)] = 0\nreturn scores.softmax(-1) @ V", 4, ["120 weights are not zero", "exp(0) is 1"]),
+    "multiplied by a mask": ("scores = Q @ K.mT / Q.size(-1) ** 0.5\nscores = scores * torch.ones(5, 7).tril()\nreturn scores.softmax(-1) @ V", 3, ["120 weights are not zero", "exp(0) is 1"]),
+    "multiplied by a mask of keys": ("scores = Q @ K.mT / Q.size(-1) ** 0.5\nscores = scores * (torch.arange(K.size(-2)) < 4)\nreturn scores.softmax(-1).flatten(0, 1) @ V.flatten(0, 1)", 3, ["90 weights are not zero"]),
     "attention is clipped by a mask": ("attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-1)\nattention = attention * torch.ones(5, 7).tril()\nreturn attention @ V", 3, ["rows of attention do not sum to one"]),
 }  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_with(found_in, name):
     body, line, words = FAULTS[name]
@@ -548,6 +569,97 @@ def test_a_fault_is_found_with_a_scale_inside_of_the_product(found_in):
 def test_heads_that_talk_to_each_other_are_no_fault(found_in):
     body = 'scores = Q @ K.mT / math.sqrt(Q.size(-1))\nscores = torch.einsum("bhqk,hg->bgqk", scores, mix)\nreturn scores.softmax(-1) @ V'
     assert found_in(function(body, "Q, K, V, mix"), [*QKV, "mix=n_head,n_head"]) == []
+
+
+# Heads that share keys, whose queries one product takes together.
+
+GROUPED = {
+    "groups first": (
+        ["q=2,3,4,5,8", "k=2,3,7,8", "v=2,3,7,6"], ("bgnqd,bgkd->bgnqk", "bgnqk,bgkd->bgnqd"), "scores.softmax(DIM)",
+    ),
+    "queries first": (
+        ["q=2,5,3,4,8", "k=2,7,3,8", "v=2,7,3,6"], ("bqgnd,bkgd->bgnqk", "bgnqk,bkgd->bqgnd"), "scores.softmax(DIM)",
+    ),
+    "keys as the left factor": (
+        ["q=2,3,4,5,8", "k=2,3,7,8", "v=2,3,7,6"], ("bgnqd,bgkd->bgknq", "bgnqk,bgkd->bgnqd"),
+        "scores.permute(0, 1, 3, 4, 2).softmax(DIM)",
+    ),
+    "masked when all heads are one axis": (
+        ["q=2,3,4,5,8", "k=2,3,7,8", "v=2,3,7,6"], ("bgnqd,bgkd->bgnqk", "bgnqk,bgkd->bgnqd"),
+        "scores.flatten(1, 2).softmax(DIM).unflatten(1, (3, 4))",
+    ),
+}  # fmt: skip
+
+
+def grouped(name, *, dim=-1, fill="-torch.inf", scale="8**-0.5"):
+    """Grouped-query attention, with a causal mask if the scores have queries and keys last."""
+    inputs, (before, after), softmax = GROUPED[name]
+    hidden = (
+        ""
+        if "permute" in softmax or fill is None
+        else f".masked_fill(torch.ones(5, 7).triu(1).bool(), {fill})"
+    )
+    softmax = softmax.replace("DIM", str(dim)).replace(".softmax", f"{hidden}.softmax")
+    source = f"""\
+    def f(q, k, v):
+        scores = torch.einsum("{before}", q, k) * {scale}
+        attention = {softmax}
+        return torch.einsum("{after}", attention, v)
+    """
+    return source, inputs
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_nothing_is_found_where_groups_of_heads_share_keys(found_in, name):
+    assert found_in(*grouped(name)) == []
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_softmax_over_queries_is_found_where_groups_of_heads_share_keys(found_in, name):
+    [(line, message)] = found_in(*grouped(name, dim=-2, fill=None))
+    assert line == 3
+    assert "the softmax normalizes axis -2 (size 5)" in message
+
+
+@pytest.mark.parametrize("name", ["groups first", "queries first", "masked when all heads are one axis"])
+def test_a_fill_with_nearly_zero_is_found_where_groups_of_heads_share_keys(found_in, name):
+    """Of 5 queries over 7 keys, 20 pairs are later; there are 2·3·4 heads."""
+    [(line, message)] = found_in(*grouped(name, fill="-1e-9"))
+    assert line == 3
+    assert "480 weights are not zero although this line sets their scores to -1e-09" in message
+
+
+def test_another_scale_is_found_where_groups_of_heads_share_keys(found_in):
+    [(line, message)] = found_in(*grouped("groups first", scale="8**-1"))
+    assert line == 2
+    assert "scaled by 0.125" in message
+    assert "their product contracts over d_K = 8, and 1/√8 is 0.3536" in message
+
+
+# Talking heads: a weight mixes scores or attention of several heads.
+
+TALKING = """\
+class f(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before, self.after = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+
+    def forward(self, Q, K, V):
+        scores = self.before(Q @ K.mT / 4)
+        attention = scores.softmax(DIM)
+        return self.after(attention) @ V
+"""
+
+
+@pytest.mark.parametrize(("dim", "n_findings"), [(-1, 0), (-2, 1), (1, 1)])
+def test_a_softmax_over_heads_or_queries_is_found_between_convolutions_over_heads(
+    found_in, dim, n_findings
+):
+    findings = found_in(TALKING.replace("DIM", str(dim)), QKV)
+    assert [line for line, message in findings if "the softmax normalizes" in message] == [
+        8
+    ] * n_findings
+    assert len(findings) == n_findings
 
 
 def test_attention_that_is_made_to_sum_to_one_again_is_no_fault(found_in):
@@ -585,6 +697,7 @@ def test_a_mask_that_hides_some_keys_is_fine_and_one_that_hides_all_is_not(found
         assert bool(nan) == bool(rows and number == "-inf")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("sides", ["(6, 9)", "(3, 18)", "[2, 27]"])
 def test_a_length_that_numbers_of_another_input_decide_is_no_coincidence(found_in, sides):
     source = function(
@@ -608,6 +721,7 @@ HIDDEN_BY = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("how", HIDDEN_BY)
 def test_what_a_random_mask_hides_is_no_mistake(found_in, how):
     value, mask, is_mistake = HIDDEN_BY[how]
@@ -622,6 +736,7 @@ def test_rows_that_see_no_key_are_told_at_the_softmax(found_in):
     assert [line for line, _ in found_in(function(body), SHAPES)] == [5]
 
 
+@pytest.mark.sweep
 def test_a_mask_in_a_narrow_dtype(found_in):
     body = "scores = Q @ K.mT / 4\nscores = scores.masked_fill(torch.ones(5, 7) > 0, torch.finfo(scores.dtype).min)\nattention = scores.softmax(-1)\nreturn attention @ V"
     for dtype in ("float16", "bfloat16", "float64"):
@@ -651,7 +766,7 @@ HANDLED = {
 }  # fmt: skip
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", HANDLED)
 def test_a_query_that_sees_no_key_is_no_mistake_where(found_in, name):
     assert found_in(function(HANDLED[name]), SHAPES) == []
@@ -665,6 +780,7 @@ SEEN = {
 }  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SEEN)
 def test_a_query_that_sees_no_key_is_told_where(found_in, name):
     body, words = SEEN[name]
@@ -725,6 +841,7 @@ COPIES = {
 }  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", COPIES)
 def test_a_large_copy_is_told_and_a_small_one_is_not(found_in, monkeypatch, name):
     body, line, why = COPIES[name]
@@ -784,3 +901,68 @@ def test_weights_that_a_checkpoint_would_fill_are_no_nan(found, tmp_path):
     garbage += [torch.full((16,), float("nan")) for _ in range(64)]
     del garbage
     assert found(f"{path}:Skipped", [], ["x=n:3,d"]) == []
+
+
+# Softmaxes over groups, as over the edges of a graph.
+
+GRAPH = """
+class Attention(nn.Module):
+    def __init__(self, d_in, d_out, n_head):
+        super().__init__()
+        self.n_head, self.w = n_head, nn.Linear(d_in, n_head * d_out)
+        self.a = nn.Parameter(torch.randn(n_head, 2 * d_out))
+
+    def forward(self, x, edges):
+        src, dst = edges
+        h = self.w(x).unflatten(-1, (self.n_head, -1))
+        e = (torch.cat([h[src], h[dst]], -1) * self.a).sum(-1)
+        alpha = softmax(e, {group}, x.shape[0])
+        out = torch.zeros_like(h).index_add_(0, dst, alpha[..., None] * h[src])
+        return out
+"""
+SOFTMAX_OF_GROUPS = {
+    "index_add": """
+def softmax(e, index, n):
+    num = (e - e.max()).exp()
+    den = torch.zeros(n, e.shape[1]).index_add_(0, index, num)
+    return num / (den[index] + 1e-16)
+""",
+    "scatter": """
+def softmax(e, index, n):
+    index = index[:, None].expand_as(e)
+    largest = torch.full((n, e.shape[1]), -torch.inf).scatter_reduce(0, index, e, "amax")
+    num = (e - largest.gather(0, index)).exp()
+    return num / torch.zeros(n, e.shape[1]).scatter_add(0, index, num).gather(0, index)
+""",
+    "repeated": """
+def softmax(e, index, n):
+    index = index[:, None].repeat(1, e.shape[1])
+    num = e.exp()
+    total = torch.zeros(n, e.shape[1]).scatter_reduce(0, index, num, "sum")
+    return num / total.gather(0, index).clamp(min=1e-9)
+""",
+}
+
+
+def trace_of_graph(attnscope, tmp_path, how, group):
+    path = tmp_path / "graph.py"
+    path.write_text(HEAD + SOFTMAX_OF_GROUPS[how] + GRAPH.format(group=group))
+    sizes = options("--init", ["d_in=6", "d_out=5", "n_head=2"])
+    inputs = options("--input", ["x=N:7,d_in:6", "edges=2,E:20<7"])
+    return attnscope("trace", f"{path}:Attention", *sizes, *inputs, "--format", "json").json
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("how", SOFTMAX_OF_GROUPS)
+def test_a_softmax_over_the_edges_that_reach_a_node_is_told(attnscope, tmp_path, how):
+    trace = trace_of_graph(attnscope, tmp_path, how, "dst")
+    assert trace["findings"] == []
+    assert any("is a softmax over the groups of equal dst" in each for each in trace["notices"])
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("how", SOFTMAX_OF_GROUPS)
+def test_a_softmax_over_the_edges_that_leave_a_node_is_a_fault(attnscope, tmp_path, how):
+    (finding,) = trace_of_graph(attnscope, tmp_path, how, "src")["findings"]
+    assert "normalizes over the groups of equal src, but line" in finding["message"]
+    assert "sums over those of equal dst" in finding["message"]

@@ -6,15 +6,15 @@ from dataclasses import replace
 from textwrap import dedent
 
 import pytest
-from ansi import in_style
 from rich.console import Console
 
-from attnscope import contracts
-from attnscope.contracts import Variant
 from attnscope.document.result import Check, Finding, Stats
 from attnscope.document.styles import CYAN, FINDING
 from attnscope.document.terminal import print_document
+from attnscope.observe import contracts
+from attnscope.observe.contracts import Variant
 from attnscope.observe.trace import Crash, Step, Trace
+from tests.ansi import in_style
 
 
 def printed(result, width=None, *, wide=False, color=False):
@@ -73,6 +73,7 @@ def test_eighty_columns_show_name_making_dims_shape_and_memory(mha):
     )
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("width", [50, 60, 72, 80, 100, 120, 160, 200])
 def test_no_line_is_wider_than_the_terminal(mha, width, wide):
@@ -93,6 +94,7 @@ def test_wide_shows_every_column_whatever_the_width(mha):
         assert " ".join(shown).split() == titles
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("width", [40, 50, 60, 70, 80, 100, 120, 160, 200, None])
 def test_what_is_left_out_is_counted(mha, width):
     mha.steps = [replace(s, stats=Stats(-1.5, 0.25, 3, 1, 0, 0), line=7) for s in mha.steps]
@@ -300,6 +302,7 @@ def test_split_tables_have_their_sentences_under_the_first(explained):
     assert "queries: " in text[: text.rindex("\nQ ")]
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("width", range(50, 201, 10))
 def test_no_sentence_is_wider_than_the_terminal_nor_cut(width, wide):

@@ -8,13 +8,13 @@ from textwrap import dedent
 import numpy as np
 import pytest
 import torch
-from ansi import in_style
 from rich.console import Console
 
 from attnscope.document.styles import BLUE, CYAN, ORANGE, WRONG
 from attnscope.document.values import Shown
 from attnscope.observe.document.numbers import numbers_record, numbers_text, print_numbers
 from attnscope.observe.trace import Step, Trace
+from tests.ansi import in_style
 
 
 def result(*tensors, sizes=None, **more) -> tuple[Trace, dict[str, Shown]]:
@@ -245,7 +245,7 @@ def test_parts_of_a_tensor_are_called_by_what_was_asked_for():
     assert printed(trace, values) == "\nQ[0]  d_K  2  input\n  1  2\n"
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("width", range(50, 201, 10))
 def test_no_line_is_wider_than_the_terminal(width):
     rng = np.random.default_rng(0)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope import contracts
 from attnscope.document.csv import csv_value
 from attnscope.document.json import json_text
 from attnscope.document.markdown import markdown_document
 from attnscope.document.result import Check, Stats
+from attnscope.model.weights.read_head import read_head
+from attnscope.observe import contracts
 from attnscope.observe.trace import Crash, Operand, Source, Step, Trace
-from attnscope.weights.read_head import read_head
 
 SIZES = {"n_batch": 3, "n_Q": 30, "n_K": 50, "d_K": 128, "d_V": 256}
 
@@ -40,15 +40,16 @@ def test_the_json_of_a_trace_has_the_documented_keys():
     document = json.loads(json_text(plan().to_dict()))
     assert document["schema"] == "attnscope.trace/1"
     assert list(document) == [
-        "schema", "title", "sizes", "options", "device", "dtype", "seed", "steps", "conditions", "checks",
-        "findings", "notices", "crash", "tracing_error", "source", "file",
+        "schema", "title", "sizes", "guessed", "options", "device", "dtype", "seed", "steps", "conditions",
+        "checks", "findings", "saw_softmax", "notices", "crash", "tracing_error", "source", "file",
     ]  # fmt: skip
     assert document["sizes"] == SIZES
     assert document["steps"][3] == {
         "name": "scores", "dims": ["n_batch", "n_Q", "n_K"], "shape": [3, 30, 50], "dtype": "float32",
         "how": "Q @ K.mT * scale", "bytes": 18000, "flops": 2 * 3 * 30 * 50 * 128, "contiguous": True,
         "strides": None, "view_of": None, "same_as": None, "members": None, "fresh_bytes": None,
-        "line": None, "file": None, "times": 1, "depth": 0, "why": None, "stats": None,
+        "line": None, "file": None, "times": 1, "depth": 0, "inside": None,
+        "is_computed_beside": False, "why": None, "stats": None,
     }  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def test_the_json_of_a_head_has_the_documented_keys():
     assert document["schema"] == "attnscope.head/1"
     assert list(document)[1:] == [
         "model", "layer", "head", "n_layer", "n_head", "n_kv_head", "d_feat", "d_head",
-        "weights", "stack", "checks", "circuits", "latent",
+        "weights", "stack", "checks", "circuits", "latent", "notices",
     ]  # fmt: skip
     assert list(document["weights"][0]) == [
         "name", "tensor", "shape", "axis", "start", "stop", "head_shape", "dtype", "stats",

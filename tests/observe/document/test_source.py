@@ -9,18 +9,18 @@ from textwrap import dedent
 
 import pytest
 import torch
-from ansi import in_style
 from rich.cells import cell_len
 from rich.console import Console
 
-from attnscope import contracts
 from attnscope.attention.mha import MultiHeadAttention
 from attnscope.attention.projection import project
 from attnscope.attention.sdpa import sdpa
 from attnscope.document.styles import CYAN
+from attnscope.observe import contracts
 from attnscope.observe.calls import trace_call
 from attnscope.observe.document.source import SourceDrawing, annotated
 from attnscope.observe.trace import Source, Step, Trace
+from tests.ansi import in_style
 
 
 def source_of(function) -> Source:
@@ -311,6 +311,7 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(rotary, projecte
                     assert "".join(step.dims or ()) + "×".join(map(str, step.shape)) in whole
 
 
+@pytest.mark.sweep
 def test_a_pipe_is_never_cut(mha):
     for line in mha.source[0].text.split('"""')[2].splitlines():
         assert line.partition("  # ")[0] in printed(mha)

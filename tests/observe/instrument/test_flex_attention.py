@@ -100,7 +100,7 @@ def tensors():
     return torch.randn(B, H, L, D), torch.randn(B, H, S, D), torch.randn(B, H, S, D_V)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", FLEX)
 def test_flex_attention_computes_the_same_and_all_of_its_products_count(mine, name):
@@ -115,6 +115,7 @@ def test_flex_attention_computes_the_same_and_all_of_its_products_count(mine, na
     assert step.fresh_bytes > 2 * scores
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore")
 def test_axes_are_named_through_flex_attention(mine):
     inputs = ["q=b:2,h:4,n:12,d:8", "k=b,h,m:15,d", "v=b,h,m,e:6"]

@@ -8,7 +8,7 @@ import torch
 
 import attnscope
 from attnscope import trace, trace_call
-from attnscope.arrays import stats_of
+from attnscope.document.stats import stats_of
 
 
 def test_views_copies_and_names_for_the_same_tensor_are_told_apart(module_of):
@@ -418,6 +418,26 @@ def test_other_results_have_a_row_for_each_tensor(module_of, kind, expected):
         attention(torch.ones(3, 4))
     assert [(step.name, step.same_as) for step in result.steps[4:]] == expected
     assert all(step.members is None for step in result.steps)
+
+
+def test_tensors_that_have_rows_are_one_row_beside_others(module_of):
+    module = module_of("""
+        def target(x):
+            scores = x @ x.mT
+            attention = scores.softmax(-1)
+            out = attention @ x
+            return {"scores": scores, "attention": attention, "out": out, "sum": out.sum()}
+
+        def caller(x):
+            result = target(x)
+            return result["out"]
+    """)
+    result = attnscope.trace_call(module.target, torch.ones(3, 4))
+    assert [step.name for step in result.steps[4:]] == ["return['sum']", "return"]
+    assert result["return"].members == {"scores": "scores", "attention": "attention", "out": "out"}
+    called = attnscope.trace_call(module.caller, torch.ones(3, 4))
+    assert called["result"].members["sum"] == "return['sum']"
+    assert called["return"].same_as == "out"
 
 
 def test_what_a_returned_collection_cost_is_its_row_s(module_of):

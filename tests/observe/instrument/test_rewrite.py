@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnscope import trace, trace_call
-from attnscope.errors import SourceError
+from attnscope.base.errors import SourceError
 
 
 def rows(result):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.errors import SourceError
+from attnscope.base.errors import SourceError
 from attnscope.observe.calls import trace
 from attnscope.observe.instrument.session import Session, function_of
 
@@ -406,6 +406,7 @@ def test_calls_may_be_folded_below_a_depth(code, depth, expected):
     assert total == 2 * 3 * 5 * 4 + 2 * 3 * 5 * 6  # whatever is folded, nothing is lost
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("with_torch")
 def test_a_module_that_is_followed_is_recorded_too(code):
     module = code.Attention(4)
@@ -458,6 +459,7 @@ class Mixin:
 """
 
 
+@pytest.mark.sweep
 def test_methods_that_an_inherited_forward_calls_are_recorded(module_of):
     base, mixin = module_of(BASE), module_of(MIXIN)
     heirs = module_of(HEIR.format(base=base.__name__, mixin=mixin.__name__))
@@ -492,6 +494,7 @@ def test_methods_that_an_inherited_forward_calls_are_recorded(module_of):
         assert {step.file for step in made.steps} >= {None, heirs.__file__}
 
 
+@pytest.mark.sweep
 def test_an_heir_of_a_library_is_recorded_with_it(module_of):
     heirs = module_of("""
         from torch import nn

@@ -1,0 +1,121 @@
+"""See attention. Generated from the declarations of options: `python -m tests.stub`."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from attnscope.attention.mha import MultiHeadAttention as MultiHeadAttention
+from attnscope.attention.sdpa import sdpa as sdpa
+from attnscope.auditing.audit import audit as audit
+from attnscope.auditing.result import Audit as Audit
+from attnscope.base.errors import AttnscopeError as AttnscopeError
+from attnscope.base.options import Inputs, Texts
+from attnscope.base.process.progress import Progress
+from attnscope.code.compare.result import Comparison as Comparison
+from attnscope.code.trace.comments.trace_comments import annotate as annotate
+from attnscope.code.trace.comments.trace_comments import check_comments as check_comments
+from attnscope.code.trace.inspect import inspect as inspect
+from attnscope.code.trace.watch import trace_script as trace_script
+from attnscope.document.result import Check as Check
+from attnscope.document.result import Stats as Stats
+from attnscope.formula.compute import compute as compute
+from attnscope.formula.compute import dry_run as dry_run
+from attnscope.formula.compute import verify as verify
+from attnscope.formula.example.result import WorkedExample as WorkedExample
+from attnscope.formula.scaling.result import Scaling as Scaling
+from attnscope.load import load as load
+from attnscope.masks.mask import mask as mask
+from attnscope.masks.result import AttentionMask as AttentionMask
+from attnscope.masks.result import AttentionMasks as AttentionMasks
+from attnscope.model.answers.answer import answer as answer
+from attnscope.model.answers.result import Answer as Answer
+from attnscope.model.card.card import card as card
+from attnscope.model.card.card import cards as cards
+from attnscope.model.card.cards import Cards as Cards
+from attnscope.model.card.result import Card as Card
+from attnscope.model.effects.effects import effects as effects
+from attnscope.model.effects.result import HeadEffects as HeadEffects
+from attnscope.model.files.result import HeadWeights as HeadWeights
+from attnscope.model.files.result import WeightSlice as WeightSlice
+from attnscope.model.heads.measure_heads import measure_heads as measure_heads
+from attnscope.model.heads.result import HeadRow as HeadRow
+from attnscope.model.heads.result import HeadTable as HeadTable
+from attnscope.model.maps.attention_maps import attention_maps as attention_maps
+from attnscope.model.maps.attention_maps import attention_steps as attention_steps
+from attnscope.model.maps.compare_maps import compare_maps as compare_maps
+from attnscope.model.maps.differences import MapDifferences as MapDifferences
+from attnscope.model.maps.result import AttentionMap as AttentionMap
+from attnscope.model.maps.result import AttentionMaps as AttentionMaps
+from attnscope.model.weights.compare_checkpoints import compare_checkpoints as compare_checkpoints
+from attnscope.model.weights.differences import HeadDifferences as HeadDifferences
+from attnscope.model.weights.head_weights import head_weights as head_weights
+from attnscope.model.weights.read_head import read_head as read_head
+from attnscope.notebook import load_ipython_extension as load_ipython_extension
+from attnscope.notebook import unload_ipython_extension as unload_ipython_extension
+from attnscope.observe.calls import trace as trace
+from attnscope.observe.calls import trace_call as trace_call
+from attnscope.observe.trace import Step as Step
+from attnscope.observe.trace import Trace as Trace
+
+__version__: str
+
+def compare(
+    a: Any,
+    b: Any = ...,
+    *args: Any,
+    init: Texts | None = ...,
+    inputs: Inputs = ...,
+    where: Sequence[str] | None = ...,
+    call: str | None = ...,
+    same: Sequence[str] | None = ...,
+    map: Sequence[str] | None = ...,
+    weights: str | None = ...,
+    backward: bool = ...,
+    causal: bool = ...,
+    align: Literal["top-left", "bottom-right"] | None = ...,
+    past: int | None = ...,
+    layout: Literal["rows", "columns"] | None = ...,
+    scale: float | None = ...,
+    rope: bool = ...,
+    rope_theta: float | None = ...,
+    softcap: float | None = ...,
+    layer: int | str | None = ...,
+    head: int | str | None = ...,
+    text: str | Sequence[str] | None = ...,
+    ids: Any = ...,
+    tokens: str | Sequence[str] | None = ...,
+    adapter: Any = ...,
+    sort: str | None = ...,
+    reverse: bool = ...,
+    top: int | None = ...,
+    dtype: str | None = ...,
+    seed: int | None = ...,
+    draw: Literal["normal", "uniform"] | None = ...,
+    progress: Progress = ...,
+) -> Comparison | HeadDifferences | MapDifferences: ...
+def measure_scaling(
+    widths: str | Iterable[int] = ...,
+    *,
+    batch: int = ...,
+    nq: int = ...,
+    nk: int = ...,
+    seed: int | None = ...,
+    draw: Literal["normal", "uniform"] | None = ...,
+    dtype: str = ...,
+    progress: Progress = ...,
+) -> Scaling: ...
+def worked_example(
+    layout: Literal["rows", "columns"] | None = ...,
+    query: int | None = ...,
+    *,
+    x: Any = ...,
+    wq: Any = ...,
+    wk: Any = ...,
+    wv: Any = ...,
+    q: Any = ...,
+    k: Any = ...,
+    v: Any = ...,
+    mask: list[Any] | None = ...,
+    scale: float | None = ...,
+    explain: bool = ...,
+    progress: Progress = ...,
+) -> WorkedExample: ...

@@ -1,0 +1,1 @@
+"""What everything else uses: errors, options, text, units, dtypes, sizes, tensor files, the process."""

@@ -1,0 +1,324 @@
+"""Options that the command line and the library share.
+
+Options that belong together are the fields of a small frozen dataclass, each declared with `option`. A
+public function is written with these groups, and `with_keywords` gives it a keyword for each option; a
+command takes the same groups, which `attnscope.cli.options` expands into flags. So each option has one
+name, one default and one sentence of help.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from functools import wraps
+from inspect import BoundArguments, Parameter, Signature, cleandoc, signature
+from textwrap import fill
+from typing import Any, TypeGuard, TypeVar, get_args, get_origin
+
+from attnscope.base.dtypes import FLOATS
+from attnscope.base.errors import OptionError
+
+Choice = TypeVar("Choice", bound=StrEnum)
+Group = TypeVar("Group")
+
+
+Texts = Sequence[str] | Mapping[str, Any]
+"""Specifications as `NAME=VALUE`; or by name, as texts or objects."""
+Inputs = Any
+"""Tensors, texts `NAME=AXES`, or either by name."""
+
+
+class Distribution(StrEnum):
+    """The distribution of drawn inputs: standard normal, or uniform in [0, 1)."""
+
+    NORMAL = "normal"
+    UNIFORM = "uniform"
+
+
+class Alignment(StrEnum):
+    """The alignment of queries and keys."""
+
+    TOP_LEFT = "top-left"
+    BOTTOM_RIGHT = "bottom-right"
+    AFTER_PAST = "after-past"
+    LENGTHS = "lengths"
+
+
+class VectorLayout(StrEnum):
+    """The orientation of vectors."""
+
+    ROWS = "rows"
+    COLUMNS = "columns"
+
+
+DRAW = "Distribution of drawn inputs: normal (torch.randn), or uniform in [0, 1) (torch.rand)."
+"""The help of `--draw`."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The appearance of an option on the command line.
+
+    Attributes:
+        help: a sentence on its effect. `{nk}` in it names another option: `--nk` on the command line,
+            `nk` in Python.
+        names: the flags; default: the field's name with hyphens, such as `--d-feat` for `d_feat`.
+        panel: the heading of its group in the help.
+        shown: the default as the help shows it, if it differs from the field's; True: the field's
+            own, even if that is False.
+        metavar: the placeholder of its value in the help; default: according to the type.
+        min: the smallest number allowed.
+        parser: converts the text to the value.
+        type: the type of its value on the command line, if the library takes others, too.
+        common: whether `--help` lists it, and not only `--help-all`: in each command, or in these.
+        values: values that the shell completes: texts, or a kind in `attnscope.cli.completion`.
+    """
+
+    help: str
+    names: tuple[str, ...] = ()
+    panel: str | None = None
+    shown: str | bool | None = None
+    metavar: str | None = None
+    min: int | None = None
+    parser: Callable[[str], Any] | None = None
+    type: Any = None
+    common: bool | Sequence[str] = False
+    values: Sequence[str] | str = ()
+
+
+DTYPES = tuple(FLOATS)
+DEVICES = ("cpu", "cuda", "cuda:1", "mps", "xpu")
+"""Values that the shell completes."""
+
+
+def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """Declare a field of a dataclass as an option; `more` as in `Flag`."""
+    return field(default=default, metadata={"flag": Flag(help, names, **more)})
+
+
+def inputs_of_calls(help: str) -> Any:
+    """Declare `--input`, an argument of the calls of code; without it, the usual inputs are drawn."""
+    about: dict[str, Any] = {"metavar": "NAME=SPEC", "shown": "the usual ones", "common": True}
+    return option(help, "--input", type=list[str] | None, **about)
+
+
+def alignment_of_queries() -> Any:
+    """Declare `--align`, where the queries are among the keys."""
+    return option(
+        "Position of the queries among the keys: top-left, bottom-right, after-past (from the first new"
+        " key on) or lengths (the last keys of each sequence, with --mask lengths:…).",
+        shown="bottom-right with --past, else top-left",
+    )
+
+
+def one_of(kind: type[Choice], flag: str, value: str | None) -> Choice | None:
+    """Return the choice that a text names; None stays None.
+
+    Raises:
+        OptionError: there is no such choice.
+    """
+    try:
+        return None if value is None else kind(value)
+    except ValueError as error:
+        raise OptionError(f"{flag} is {value!r}.", hint=f"{flag} {' or '.join(kind)}") from error
+
+
+def is_code(target: Any) -> bool:
+    """Check whether an argument is code, or its name: a class, function or module, but not a model.
+
+    >>> is_code("mine.py:Attention"), is_code("gpt2")
+    (True, False)
+    """
+    if isinstance(target, str):
+        return ":" in target or target.endswith(".py")
+    return callable(target) and not hasattr(target, "save_pretrained")
+
+
+def refuse(options: Mapping[str, Any], why: str) -> None:
+    """Raise an OptionError if an option is set.
+
+    Args:
+        options: the options by name; None and False are not set.
+        why: the reason, such as `is for models`.
+    """
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise OptionError(f"{name} {why}.")
+
+
+def flags_of(group: Any) -> dict[str, Any]:
+    """Return the options of a group by their flags."""
+    return {flag_names(each)[0]: getattr(group, each.name) for each in fields(group)}
+
+
+def flag_names(option: Field[Any]) -> tuple[str, ...]:
+    """Return the flags of an option: those that it declares, or that of its name."""
+    return option.metadata["flag"].names or (flag_of(option.name),)
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of an option's name: `--d-feat` for `d_feat`."""
+    return "--" + name.replace("_", "-")
+
+
+def keywords(*groups: Any) -> dict[str, Any]:
+    """Return the options of groups as keywords for the function that takes them."""
+    return {each.name: getattr(group, each.name) for group in groups for each in fields(group)}
+
+
+def group_of(kind: type[Group], arguments: Mapping[str, Any], **others: Any) -> Group:
+    """Pack the arguments of a function into a group of options, by their names.
+
+    Args:
+        kind: the group's class.
+        arguments: the arguments of the function, which has more than these: its `locals()`.
+        others: options whose arguments have other names or values.
+    """
+    names = [each.name for each in fields(kind) if each.name not in others]  # type: ignore[arg-type]
+    return kind(**{name: arguments[name] for name in names}, **others)
+
+
+# Groups of options as keywords of a function.
+
+WIDTH = 95
+"""The columns of a docstring's lines."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is declared about an argument.
+
+    Attributes:
+        annotation: its kinds, such as `int | None`.
+        names: what names in the annotation stand for.
+        least: the least number that it takes; None: any.
+    """
+
+    annotation: str
+    names: Mapping[str, Any]
+    least: int | None
+
+
+def declarations(group: type) -> dict[str, Declared]:
+    """Return what a group declares about each of its options."""
+    return {
+        each.name: Declared(str(each.type), _names_of(group, each.name), each.metadata["flag"].min)
+        for each in _options(group)
+    }
+
+
+def _options(group: type) -> list[Field[Any]]:
+    return [each for each in fields(group) if "flag" in each.metadata]
+
+
+def _names_of(group: type, option: str) -> Mapping[str, Any]:
+    """Return what names stand for in the annotation of an option: in the module that declares it."""
+    home = next(each for each in group.__mro__ if option in vars(each).get("__annotations__", ()))
+    return vars(sys.modules[home.__module__])
+
+
+def with_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of groups of options as one that takes each option as a keyword.
+
+    Its signature and the `Args:` of its docstring have all options, `declared` what is declared about
+    each, and `grouped` is the function itself.
+
+    >>> @dataclass(frozen=True)
+    ... class Sizes:
+    ...     nq: int | None = option("Queries.")
+    >>> def plan(title: str, *, sizes: Sizes) -> int:
+    ...     return sizes.nq * 2
+    >>> with_keywords(plan)("of two", nq=2)
+    4
+    """
+    grouped = signature(function)
+    own, names = grouped.parameters, function.__globals__
+    kinds = {name: names.get(each.annotation) for name, each in own.items()}
+    groups = {name: kind for name, kind in kinds.items() if _is_group(kind)}
+    flat = Signature(list(_parameters(own, groups)))
+
+    @wraps(function)
+    def call(*args: Any, **arguments: Any) -> Any:
+        values = flat.bind(*args, **arguments).arguments
+        for name, group in groups.items():
+            of_group = {each.name for each in _options(group)} & values.keys()
+            values[name] = group(**{each: values.pop(each) for each in of_group})
+        bound = BoundArguments(grouped, {name: values[name] for name in own if name in values})
+        return function(*bound.args, **bound.kwargs)
+
+    described: Any = call
+    described.__signature__ = flat
+    described.__doc__ = _with_arguments(cleandoc(function.__doc__ or ""), groups.values())
+    described.declared = {
+        option: each for group in groups.values() for option, each in declarations(group).items()
+    }
+    described.grouped = function
+    return call
+
+
+def _is_group(named: Any) -> TypeGuard[type]:
+    return isinstance(named, type) and is_dataclass(named) and bool(_options(named))
+
+
+def _parameters(own: Mapping[str, Parameter], groups: Mapping[str, type]) -> Iterator[Parameter]:
+    """Yield the parameters of a function, and one for each option in the place of its group."""
+    for name, parameter in own.items():
+        if name not in groups:
+            yield parameter
+            continue
+        for each in _options(groups[name]):
+            yield Parameter(each.name, parameter.kind, default=each.default, annotation=str(each.type))
+
+
+def _with_arguments(doc: str, groups: Iterable[type]) -> str:
+    """Return a docstring whose `Args:` has the sentences of options, too."""
+    lines = [
+        fill(
+            f"{each.name}: {_sentence(each)}",
+            WIDTH,
+            initial_indent="    ",
+            subsequent_indent="        ",
+            break_on_hyphens=False,
+        )
+        for group in groups
+        for each in _options(group)
+    ]
+    before, heading, after = doc.partition("Args:\n")
+    own, blank, rest = after.partition("\n\n")
+    if not heading:
+        return doc
+    return "\n".join([f"{before}{heading}{own}", *lines]) + blank + rest
+
+
+def _sentence(option: Field[Any]) -> str:
+    """Return what Python says of an option: its help, and what None means."""
+    flag: Flag = option.metadata["flag"]
+    is_none = option.default is None and isinstance(flag.shown, str)
+    return in_python(flag.help) + (f" None: {flag.shown}." if is_none else "")
+
+
+OPTION = re.compile(r"\{([a-z]\w*)\}")
+"""The name of an option in the help of another."""
+
+
+def in_python(help: str) -> str:
+    """Return the help of an option as Python says it.
+
+    >>> in_python("As many as {nk}.")
+    'As many as nk.'
+    """
+    return OPTION.sub(r"\1", help)
+
+
+def on_command_line(help: str, kind: Any) -> str:
+    """Return the help of an option as the command line says it, where its value has a type.
+
+    >>> on_command_line("As many as {d_head}.", int), on_command_line("A mask.", list[str] | None)
+    ('As many as --d-head.', 'A mask. Repeatable.')
+    """
+    is_list = any(get_origin(each) is list for each in (kind, *get_args(kind)))
+    text = OPTION.sub(lambda option: flag_of(option[1]), help)
+    return f"{text} Repeatable." if is_list else text

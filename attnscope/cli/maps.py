@@ -1,0 +1,195 @@
+"""`attnscope maps`: what the heads of a model attend to in a text or an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from attnscope.base.errors import OptionError, warn_unused
+from attnscope.base.options import option
+from attnscope.base.suggestions import quoted
+from attnscope.cli.options import FigureOptions, Format, ModelName, expanded
+from attnscope.cli.output import (
+    Output,
+    draw,
+    exit_status,
+    notices_shown,
+    print_notice,
+    refuse_in_csv,
+    shown_progress,
+    written_first,
+)
+from attnscope.model.maps.options import HeadOptions, MapRun, ShownOptions
+from attnscope.model.maps.request import MapRequest
+from attnscope.model.run.options import ReadOptions
+
+if TYPE_CHECKING:
+    from attnscope.model.maps.result import AttentionMaps
+
+COPIES_OF_A_FORMAT = {Format.JSON: 20, Format.MARKDOWN: 60}
+"""The memory for printing whole maps, as a multiple of the maps' own, which it includes; others: 1."""
+
+COPIES_OF_A_PICTURE = 10
+"""The same for a page or a plot."""
+
+EXAMPLES = {
+    'attnscope maps minilm --text "The cat sat."': "what the head attends to in a text",
+    'attnscope maps minilm --text "A cat." --layer all --head all --page a.html': "a page of all heads",
+    'attnscope maps minilm --text "The cat sat." --steps': "the layer's attention, step by step",
+    'attnscope maps minilm --text "The cat sat." --top 3': "the strongest keys of each query",
+}
+
+
+@dataclass(frozen=True)
+class MapParts:
+    """What is shown in addition to the maps."""
+
+    PANEL = ShownOptions.PANEL
+
+    steps: bool = option(
+        "Print the layer's attention step by step: Q, K, V, scores, mask, attention, x_raw.",
+        default=False,
+        common=True,
+    )
+    verify: bool = option(
+        "Compare the maps with transformers' own; exit with status 1 if they differ.",
+        default=False,
+        common=True,
+    )
+
+
+@dataclass(frozen=True)
+class MapOutput(Output, FigureOptions):
+    """The options of the output."""
+
+    show: list[str] | None = option(
+        'Print values: "attention[3]"; with --steps "scores[0,1]".', metavar="NAME[INDEX]"
+    )
+
+
+@expanded
+def maps(
+    model: ModelName,
+    inputs: ReadOptions,
+    heads: HeadOptions,
+    view: ShownOptions,
+    parts: MapParts,
+    run: MapRun,
+    output: MapOutput,
+) -> int:
+    """Run `attnscope maps` and return its exit status."""
+    if not inputs.names:
+        raise OptionError(
+            "there is nothing to attend to: maps are those of a text or an image.",
+            hint=f'--text "The cat sat."; or attnscope weights {quoted(model)}, which needs none',
+        )
+    return print_maps(model, inputs, heads, view, parts, run, output)
+
+
+def print_maps(
+    model: str | None,
+    inputs: ReadOptions,
+    heads: HeadOptions,
+    view: ShownOptions,
+    parts: MapParts,
+    run: MapRun,
+    output: MapOutput,
+) -> int:
+    """Run a model and print its heads' attention maps; return the exit status: 1 if a check fails."""
+    refuse_in_csv(output.format, {"--verify": parts.verify})
+    if parts.steps and output.plot is not None:
+        raise OptionError("--steps is a table, and --plot draws maps.", hint="one of the two")
+    if output.show and not parts.steps and not heads.one_head:
+        raise OptionError(
+            f"--show is for one head, and {heads} are several.", hint="--layer 0 --head 0 --show …"
+        )
+    map_alone = output.format in (Format.TABLE, Format.MARKDOWN) and not (
+        view.top or parts.steps or parts.verify
+    )
+    is_written = output.save or output.plot or output.page
+    warn_unused(
+        [
+            (output.force and not is_written, "--force", "no file is written"),
+            (output.wide and map_alone, "--wide", "a map has no columns"),
+        ]
+    )
+    request = MapRequest(
+        inputs, heads, view, run, steps=parts.steps, stats=output.stats, verify=parts.verify
+    )
+    return _print_collected(model, request, output)
+
+
+def _print_collected(model: str | None, request: MapRequest, output: MapOutput) -> int:
+    """Run a model and show its heads' attention maps; return the exit status: 1 if a check fails."""
+    from attnscope.model.maps.attention_maps import collect_maps
+
+    replace(output, force=output.force and output.save is not None).check([])
+    output.check_drawings("attention.html")
+    drawn = output.plot is not None or output.page is not None
+    copies = max(COPIES_OF_A_FORMAT.get(output.format, 1), COPIES_OF_A_PICTURE if drawn else 0)
+    if output.format is Format.TABLE and not drawn and not output.show:
+        copies = 0
+    request = replace(
+        request,
+        keep=request.steps and output.keep,
+        page=output.page is not None,
+        save=output.save,
+        force=output.force,
+        copies=copies,
+    )
+    with shown_progress() as progress, notices_shown():
+        maps = collect_maps(request, model, progress)
+    if maps.whole_file is not None:
+        size = maps.whole_file.stat().st_size
+        output.tell_written(len(maps.maps), size, f"whole maps of {maps.size_text} weights")
+
+    def write() -> None:
+        heads = sum(len(each.maps) for each in maps.collected or [])
+        contents = f"{heads} {'heads' if maps.of_heads else 'layers'}", ""
+        draw(maps, output.plot, output.page, lambda: contents, force=output.force)
+
+    if maps.steps is not None:
+        _print_steps(maps, output, write)
+    else:
+        _print_maps(maps, output, write, pool=request.display.pool)
+    return exit_status(maps.checks)
+
+
+def _print_maps(maps: AttentionMaps, output: Output, write: Any, *, pool: str | None) -> None:
+    """Write the files, then print one head's map, or an overview of several."""
+    if maps.left_out and output.format is Format.CSV and not maps.top:
+        print_notice("--without-sink has no effect on csv without --top: it holds all weights")
+    shown = []
+    if output.show and maps.one is not None:
+        arrays = maps.one.arrays
+        axes = {name: ("n_K",) if name == "row" else ("n_Q", "n_K") for name in arrays}
+        where = "this map (--steps has more)" if maps.pooling is None else "this pooled map"
+        output.check_selections({name: (arrays[name].shape, axes[name]) for name in arrays}, where)
+        shown = output.shown(lambda name: (arrays[name], "float32", axes[name]))
+
+    def save() -> None:
+        if output.save is None or maps.whole_file is not None:
+            return
+        output.write(maps.tensors(), maps.metadata())
+        if maps.pooling is not None:
+            rows, columns = len(maps.pooling.queries), len(maps.pooling.keys)
+            print_notice(
+                f"--pool {pool}: the maps in {output.save} are pooled, {rows} × {columns} cells of"
+                f" {maps.size_text} weights; without --pool, or with --pool none, they are whole"
+            )
+
+    with written_first(save, write):
+        output.print(maps, shown)
+
+
+def _print_steps(maps: AttentionMaps, output: Output, write: Any) -> None:
+    """Write the files, then print one layer's attention step by step."""
+    trace = maps.steps
+    assert trace is not None
+    output.check_selections({step.name: (step.shape, step.dims) for step in trace.steps}, "these steps")
+    shown = output.shown_of(trace)
+    tensors = trace.tensors() if output.save else {}
+    with written_first(lambda: output.write(tensors), write):
+        output.print(trace, shown)
+    for notice in trace.notices:
+        print_notice(notice)

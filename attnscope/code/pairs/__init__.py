@@ -1,0 +1,1 @@
+"""Two implementations, code or a reference, with the same inputs and weights."""

@@ -1,0 +1,72 @@
+"""Which parameter of one side is which of the other, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attnscope.base.errors import OptionError
+
+PADDING = ("key_padding_mask", "padding_mask")
+"""Names of masks that are True where a key is hidden."""
+
+WORDS = {
+    "Q": ("q", "query", "queries", "xq", "x_q", "q_in", "q_input", "query_states"),
+    "K": ("k", "key", "keys", "xk", "x_k", "k_in", "k_input", "key_states"),
+    "V": ("v", "value", "values", "xv", "x_v", "v_in", "v_input", "value_states"),
+    "x": ("x", "hidden_states", "hidden", "input", "inputs", "inp", "src", "tokens", "embeddings", "h"),
+    "context": (
+        "context", "xa", "memory", "kv", "x_kv", "key_value", "key_value_states",
+        "encoder_hidden_states", "encoder_output", "enc_output", "encoder_out",
+    ),
+    "mask": ("mask", "attn_mask", "attention_mask", "attn_bias", "bias", "m", *PADDING),
+}  # fmt: skip
+"""The names that parameters usually have, in lower case; `context` is what K and V come from."""
+
+
+INSTEAD = {
+    "Q": ("x",),
+    "K": ("context", "x"),
+    "V": ("context", "x"),
+    "x": ("Q",),
+    "context": ("K",),
+}
+"""The roles that another side's parameter may have instead."""
+
+
+def role_of(name: str) -> str | None:
+    """Return `Q`, `K`, `V`, `x`, `context` or `mask` for a parameter of attention; None for another.
+
+    >>> role_of("query"), role_of("attn_mask"), role_of("rate")
+    ('Q', 'mask', None)
+    """
+    return next((role for role, words in WORDS.items() if name.lower() in words), None)
+
+
+def matched(
+    needed: Sequence[str], offered: Sequence[str], same: Mapping[str, str], title: str
+) -> dict[str, str]:
+    """Return for each parameter of one side the one of the other that gives its value.
+
+    `same` has the pairs that the user states, and `title` is the side of the parameters that are needed.
+    """
+    result: dict[str, str] = {}
+    for name, other in same.items():
+        if name in needed and other in offered:
+            result[name] = other
+        elif other in needed and name in offered:
+            result[other] = name
+        else:
+            raise OptionError(
+                f"--same {name}={other}: {title} has the parameters {', '.join(needed)}; the other side"
+                f" gives {', '.join(offered)}."
+            )
+    lower = {each.lower(): each for each in offered}
+    roles = {role: each for each in reversed(offered) if (role := role_of(each)) is not None}
+    for name in needed:
+        role = role_of(name)
+        found = name if name in offered else lower.get(name.lower())
+        if found is None and role is not None:
+            found = next((roles[each] for each in (role, *INSTEAD.get(role, ())) if each in roles), None)
+        if name not in result and found is not None:
+            result[name] = found
+    return result

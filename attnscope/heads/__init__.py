@@ -1,1 +1,0 @@
-"""Measure every head of a model on a text or a corpus."""

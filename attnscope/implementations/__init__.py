@@ -1,1 +1,0 @@
-"""What is compared: code, or a reference, with the same inputs and weights."""

@@ -1,1 +1,0 @@
-"""Collect the attention maps that a user wants to see: whole, or pooled block by block."""

@@ -1,0 +1,1 @@
+"""Real checkpoints: their files, families and runs, and a room for each question about them."""

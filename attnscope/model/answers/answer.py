@@ -1,0 +1,530 @@
+"""Let a model answer, and collect what it reads while it writes: `attnscope.answer`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.base.errors import ModelError, OptionError, warn_unused
+from attnscope.base.options import group_of, one_of
+from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.document.result import Check
+from attnscope.model.answers.options import TOKENS, PoolOf, RowKind
+from attnscope.model.answers.prompt import Prompt, Segment, spans_of, with_sink
+from attnscope.model.answers.request import AnswerRequest
+from attnscope.model.answers.result import Answer
+from attnscope.model.files.indices import Indices, parse_indices
+from attnscope.model.files.loaded import find_model
+from attnscope.model.run.query import query_position
+from attnscope.model.run.tokens import Token
+
+if TYPE_CHECKING:
+    from attnscope.model.answers.audio.listen import Heard
+    from attnscope.model.answers.replay.recorded import RecordedAnswer
+    from attnscope.model.answers.sums import RowSums
+    from attnscope.model.files.checkpoint import Checkpoint
+    from attnscope.model.run.open import OpenedModel
+    from attnscope.model.run.written_rows import WrittenText
+
+LARGEST = 2**24
+"""The most weights of single layers that are kept for a page: 64 MiB of float32."""
+
+
+def answer(
+    model: Any = None,
+    text: str | None = None,
+    *,
+    image: Any = None,
+    video: Any = None,
+    fps: float | None = None,
+    messages: Any = None,
+    file: str | Path | None = None,
+    replay: Any = None,
+    choice: int | None = None,
+    audio: Any = None,
+    generate: int | None = None,
+    segments: str | dict[str, Any] | None = None,
+    by: str | None = None,
+    rows: str | None = None,
+    layers: Indices = None,
+    heads: Indices = None,
+    stack: str | None = None,
+    pool: str | None = None,
+    query: int | str | None = None,
+    without_sink: bool = False,
+    grid: str | None = None,
+    truncate: bool = False,
+    verify: bool = False,
+    page: bool = False,
+    tokenizer: Any = None,
+    processor: Any = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> Answer:
+    """Let a model answer, and return what it reads while it writes, as `attnscope answer` shows it.
+
+    For example::
+
+        answer = attnscope.answer("llava-hf/llava-1.5-7b-hf", "What is on the sofa?", image="cat.jpg")
+        answer.weights  # n_row n_K: a row for each token of the answer
+        answer.save("answer.html")
+        attnscope.answer(model, messages=chat, tokenizer=tokenizer, by="segment", generate=200)
+
+    Args:
+        model: `minilm`, a folder, a hub name, or a model that transformers has loaded.
+        text: the prompt; a question about the pictures, if there are some.
+        image: a file or an image of pillow, or several in a list.
+        video: a file or an array, `n_frame height width 3`, or several in a list; one of them may be a
+            list of frames: `video=[[frame, …]]`.
+        fps: how many frames of each second of a video are read; None: all, of which a model's processor
+            may take some.
+        messages: a chat, `[{"role": …, "content": …}, …]` or a file of it, instead of `text`.
+        file: a file to read as the text.
+        replay: what a server returned for the prompt: a file, or its content. The model is made to
+            write the same tokens.
+        choice: which of several choices of `replay` is shown, by its index; None: the first.
+        audio: a recording, for a model that reads speech, instead of `text`: a `.wav` file, or samples
+            and their rate, `(samples, 16000)`.
+        generate: the most tokens to write; None: 20, and of a recording as many as the model's
+            generation config allows. The model writes greedily.
+        segments: named parts of the prompt, as `--segments` has them; or by name, character ranges or
+            texts that occur once.
+        by: `segment`: show the sums over segments.
+        rows: None or `writing`: the row of a token at position t is that of query t − 1, which wrote it;
+            `reading`: that of query t. `segments`: also, of each segment, prompt included, the mean of
+            its tokens' own rows, in `segment_rows`; tokens have the rows of `reading`. It implies
+            `by="segment"`.
+        layers, heads: the indices that are pooled: an index, several, a range, or `"0-3"`; None: all.
+        stack: the stack of layers, if several write: `decoder` or `cross`.
+        pool: `mean` or `max` over layers and heads; None: `mean`.
+        query: the token of the answer that is shown alone: its position, or its text.
+        without_sink: whether the first token, which heads read when nothing else matters, is a segment
+            of its own, `sink`.
+        grid: the grid of patches, `"24x24"`, for a model whose geometry is not known.
+        truncate: truncate a text that is too long.
+        verify: compare the rows with those of the model's own eager attention.
+        page: collect each layer's weights, too, which a page shows.
+        tokenizer, processor: those of a loaded model.
+        dtype: `float32`, `bfloat16`, `float16` or `float64`; None: as stored, or loaded.
+        device: the device to run on; a loaded model stays on its own, unless this is not `cpu`.
+        progress: called with the progress of the work.
+
+    Returns:
+        The tokens of the answer, a row of pooled weights for each, and for each head their sums over
+        segments.
+
+    Raises:
+        OptionError: options contradict each other, or the model does not support them.
+        ModelError: there is no such model, layer or head; its attention cannot be observed; or where
+            its patches are is not known.
+        FileError: a file cannot be read.
+    """
+    request = group_of(
+        AnswerRequest,
+        locals(),
+        pictures=_several(image),
+        videos=_several(video),
+        file=None if file is None else Path(file),
+        n=generate,
+        by_segment=by is not None or rows == RowKind.SEGMENTS,
+        rows=one_of(RowKind, "--rows", rows) or RowKind.WRITING,
+        layers=parse_indices("--layer", layers),
+        heads=parse_indices("--head", heads),
+        pool=one_of(PoolOf, "--pool", pool) or PoolOf.MEAN,
+    )
+    if by not in (None, "segment"):
+        raise OptionError(f"--by is {by!r}.", hint="--by segment")
+    request.check()
+    return _answer(request, find_model(model, tokenizer, processor=processor), progress)
+
+
+def _several(value: Any) -> list[Any]:
+    """Return one or several files or pictures as a list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A model that is ready to write, and what it reads.
+
+    Attributes:
+        request: the options.
+        checkpoint, model: the model, as `load_model` returned it.
+        prompt: what it reads.
+        stack: the stack of layers whose rows are shown.
+        heard: the recording that it has written down already, if it reads one.
+        recorded: what an engine recorded of the answer, if it wrote it.
+    """
+
+    request: AnswerRequest
+    checkpoint: Checkpoint
+    model: Any
+    prompt: Prompt
+    stack: str
+    heard: Heard | None = None
+    recorded: RecordedAnswer | None = None
+
+    @property
+    def crosses(self) -> bool:
+        """Whether the keys are what an encoder read."""
+        return self.stack == "cross"
+
+    @property
+    def start(self) -> list[int]:
+        """The ids with which a decoder begins."""
+        given = self.prompt.inputs.get("decoder_input_ids")
+        if given is not None:
+            return list(given[0].tolist())
+        settings = self.model.generation_config
+        start = settings.decoder_start_token_id
+        return [settings.bos_token_id if start is None else start]
+
+    @property
+    def first(self) -> int:
+        """The position of the first token of the answer."""
+        return len(self.start if self.model.config.is_encoder_decoder else self.prompt.tokens)
+
+    @property
+    def n_write(self) -> int:
+        """The most tokens to write."""
+        answer = self.prompt.answer
+        return self.request.n or TOKENS if answer is None else len(answer)
+
+    @property
+    def n_key(self) -> int:
+        """The largest number of keys."""
+        return len(self.prompt.tokens) if self.crosses else self.first + self.n_write + 1
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments of all keys: those of the prompt, what is in none of them, and the answer."""
+        answer = Segment("answer", ((self.first, self.n_key),))
+        if self.stack == "decoder":
+            return [Segment("start", ((0, self.first),)), answer]
+        segments = self.prompt.segments
+        if self.request.without_sink and not self.crosses:
+            segments = with_sink(segments)
+        covered = {i for segment in segments for i in segment.positions}
+        others = spans_of([i for i in range(len(self.prompt.tokens)) if i not in covered])
+        segments = [*segments, *([Segment("other", others)] if others else [])]
+        return segments if self.crosses else [*segments, answer]
+
+
+def _answer(request: AnswerRequest, checkpoint: Checkpoint, progress: Progress) -> Answer:
+    """Load a model, let it write, and collect its rows."""
+    from attnscope.model.run.open import open_model
+
+    opening = open_model(checkpoint, request.device, dtype=request.dtype, progress=progress)
+    with opening as opened:
+        run = _load(request, opened)
+        with stage(progress, f"running {opened.name} …"):
+            return _collect(run, progress)
+
+
+def _load(request: AnswerRequest, opened: OpenedModel) -> _Run:
+    """Read the prompt, and load the model."""
+    from attnscope.model.answers.audio.listen import check_hears, listen
+    from attnscope.model.run.layers import check_numbers
+    from attnscope.model.run.tokenize import Reading
+
+    recorded, checkpoint = None, opened.checkpoint
+    with opened.loading():
+        config = opened.config
+        opened.check_device()
+        check_numbers(opened.name, config, Reading({}), request.layers or [], request.heads or [])
+        if request.audio is not None:
+            check_hears(checkpoint, config)
+            prompt = Prompt({}, [])
+        elif request.replay is None:
+            prompt = _read(request, checkpoint, config)
+        else:
+            prompt, recorded = _replayed(request, checkpoint, config)
+        opened.check_weights_fit()
+        model = opened.load(generates=True)
+        prompt.inputs = {
+            name: value.to(opened.device) if hasattr(value, "to") else value
+            for name, value in prompt.inputs.items()
+        }
+    stack = _stack(request, checkpoint, opened.config)
+    if request.audio is None:
+        return _Run(request, checkpoint, model, prompt, stack, recorded=recorded)
+    with stage(opened.progress, f"{opened.name} listens …"):
+        heard = listen(checkpoint, model, request.audio, request.n, truncate=request.truncate)
+    return _Run(request, checkpoint, model, heard.prompt, stack, heard)
+
+
+def _replayed(
+    request: AnswerRequest, checkpoint: Checkpoint, config: Any
+) -> tuple[Prompt, RecordedAnswer]:
+    """Build the prompt that the options name, or that of the file, with the answer of an engine."""
+    from attnscope.model.answers.replay.read import read_replay
+
+    named = any(each is not None for each in (request.text, request.file, request.messages))
+    prompt = _read(request, checkpoint, config) if named else None
+    return read_replay(checkpoint, config, request.replay, prompt, request.segments, request.choice)
+
+
+def _read(request: AnswerRequest, checkpoint: Checkpoint, config: Any) -> Prompt:
+    """Build the prompt that the options name."""
+    from attnscope.model.answers.segments.of_messages import read_messages
+    from attnscope.model.answers.segments.of_pictures import read_pictures_and_text
+    from attnscope.model.answers.segments.of_text import read_text
+    from attnscope.model.run.text_file import text_of_file
+    from attnscope.model.run.tokenize import check_reads, max_tokens
+
+    if not (request.pictures or request.videos):  # those are checked where they are read
+        check_reads(checkpoint, config, "text")
+    if request.messages is not None:
+        return read_messages(checkpoint, config, request.messages, request.segments, fps=request.fps)
+    text, name = request.text or "", "--text"
+    if request.file is not None:
+        text = text_of_file(request.file, max_tokens(config), truncate=request.truncate)
+        name = f"--file {request.file}"
+    if request.pictures or request.videos:
+        return read_pictures_and_text(
+            checkpoint,
+            config,
+            request.pictures,
+            text,
+            request.segments,
+            grid=request.grid,
+            videos=request.videos,
+            fps=request.fps,
+        )
+    truncate = request.truncate
+    return read_text(checkpoint, config, text, request.segments, name=name, truncate=truncate)
+
+
+def _stack(request: AnswerRequest, checkpoint: Checkpoint, config: Any) -> str:
+    """Return the stack whose rows are shown.
+
+    Raises:
+        OptionError: it does not write.
+    """
+    from attnscope.model.run.layers import has_towers
+
+    if config.is_encoder_decoder:
+        writes = ["cross", "decoder"]
+    else:
+        writes = ["text" if has_towers(config) else "self"]
+    if request.stack not in (None, *writes):
+        raise OptionError(
+            f"--stack {request.stack} of {checkpoint.name} does not write.",
+            hint=f"--stack {' or '.join(writes)}",
+        )
+    if request.of_segments and config.is_encoder_decoder:
+        raise OptionError(
+            f"{checkpoint.name} reads the prompt with its encoder, whose tokens are not keys of"
+            f" the answer's rows: --rows segments is for models that write what they read.",
+            hint="--by segment",
+        )
+    because = "the decoder's first token is a segment of its own anyway, and cross-attention has none"
+    warn_unused([(request.without_sink and config.is_encoder_decoder, "--without-sink", because)])
+    return request.stack or writes[0]
+
+
+def _collect(run: _Run, progress: Progress) -> Answer:
+    """Let the model write, and return the rows that are shown."""
+    import torch
+
+    from attnscope.model.answers.replay.recorded import compare
+    from attnscope.model.answers.sums import sink_patches
+    from attnscope.model.run.tokenize import tokens_of
+    from attnscope.model.run.written_rows import UnexplainedWeightsError
+
+    request, prompt, notices, eager = run.request, run.prompt, list(run.prompt.notices), False
+    try:
+        sums, text = _write(run, progress)
+    except UnexplainedWeightsError as error:
+        eager = True
+        _check_eager_fits(run)
+        notices.append(f"{str(error).rstrip('.')}. These rows are from its own eager attention.")
+        sums, text = _write(run, progress, eager=True)
+    if not text.ids:
+        raise ModelError(
+            f"{run.checkpoint.name} wrote nothing but the end of the text, which no query reads.",
+            hint="--rows writing",
+        )
+    n_row = len(text.ids)
+    n_K = len(prompt.tokens) if run.crosses else text.first + n_row
+    weights, of_segments, of_layers = sums.numbers(n_row, n_K)
+    written = tokens_of(prompt.tokenizer, text.ids, generated=True)
+    own = [] if run.crosses else written
+    if run.stack == "decoder":
+        own = [*tokens_of(prompt.tokenizer, run.start), *written]
+    answer = Answer(
+        model=run.checkpoint.name,
+        stack=run.stack,
+        n_layer=text.n_layer,
+        n_head=max(text.n_head.values()),
+        tokens=own if run.stack == "decoder" else [*prompt.tokens, *own],
+        written=written,
+        ids=text.ids,
+        first=text.first,
+        queries=[text.first + row - request.before for row in range(n_row)],
+        layers=sorted({layer for layer, _ in sums.sums}),
+        heads=sorted({head for _, head in sums.sums}),
+        pool=request.pool,
+        weights=weights,
+        sums=of_segments,
+        segments=[_within(segment, n_K) for segment in run.segments],
+        pictures=[] if run.stack == "decoder" else prompt.pictures,
+        log_probabilities=text.log_probabilities,
+        of_layers=of_layers,
+        by_segment=request.by_segment,
+        notices=notices,
+        recorded=run.recorded,
+        segment_rows=None if sums.segment_rows is None else sums.segment_rows.numbers(),
+    )
+    if run.recorded is not None:
+        eps, n_vocab = torch.finfo(run.model.dtype).eps, run.model.config.get_text_config().vocab_size
+        compare(run.recorded, text.log_probabilities, text.largest_logits, eps, n_vocab)
+    patches = [patch.position for picture in answer.pictures for patch in picture.patches]
+    answer.sinks = [] if run.crosses else [0, *sink_patches(weights, patches)]
+    if run.heard is not None:
+        if run.crosses:
+            answer.times, answer.recording = run.heard.times, run.heard.recording
+        _align(run, answer)
+    answer.query = _row(request.query, answer)
+    if request.verify and eager:
+        note = "not compared: these rows are from its eager attention"
+        answer.checks = [Check(ROWS, None, None, None, note=note)]
+    elif request.verify:
+        answer.checks = [_verified(run, answer, progress)]
+    return answer
+
+
+def _check_eager_fits(run: _Run) -> None:
+    """Raise a SizeError if the whole weights that eager attention returns do not fit into memory."""
+    from attnscope.base.process.devices import check_memory
+    from attnscope.model.run.layers import counts
+    from attnscope.model.run.tokenize import Reading
+
+    n_layer, n_head = counts(run.model.config, Reading({}))
+    n_token = len(run.prompt.tokens)
+    size = (n_layer or 1) * (n_head or 1) * n_token**2 * max(4, run.model.dtype.itemsize)
+    check_memory(size, str(run.model.device), "a shorter prompt: it runs with eager attention")
+
+
+def _align(run: _Run, answer: Answer) -> None:
+    """Find when the words of an answer were said, or say why that is not known."""
+    from attnscope.model.answers.audio.alignment import align
+
+    assert run.heard is not None
+    try:
+        answer.alignment = align(run.checkpoint, run.model, run.heard)
+    except ModelError as error:
+        answer.notices.append(error.message)
+
+
+def _row(query: int | str | None, answer: Answer) -> int | None:
+    """Return the row of a token of the answer, given by its position or its text.
+
+    Raises:
+        OptionError: there is no such token, or several.
+    """
+    first, end = answer.first, answer.first + len(answer.written)
+    hint = f"--query {first}"
+    position = query_position(query, [Token("")] * first + answer.written, hint)
+    if position is not None and not first <= position < end:
+        raise OptionError(
+            f"there is no token {position} in the answer: its tokens are {first} to {end - 1}.",
+            hint=hint,
+        )
+    return None if position is None else position - first
+
+
+def _within(segment: Segment, n_K: int) -> Segment:
+    """Return a segment without positions that were not written."""
+    spans = [(first, min(end, n_K)) for first, end in segment.spans]
+    return replace(segment, spans=tuple((first, end) for first, end in spans if first < end))
+
+
+def _write(
+    run: _Run, progress: Progress, *, given: list[int] | None = None, eager: bool = False
+) -> tuple[RowSums, WrittenText]:
+    """Let the model write once, and sum its rows.
+
+    Args:
+        run: the model and its prompt.
+        progress: called with the progress of the work.
+        given: the ids that it is made to write; None: as requested.
+        eager: whether to take the weights of its eager attention.
+    """
+    from attnscope.model.answers.audio.listen import read_again
+    from attnscope.model.answers.sums import RowSums
+    from attnscope.model.run.written_rows import check_length, write
+
+    request, n, n_K = run.request, run.n_write, run.n_key
+    first_query = run.first - request.before
+    config = run.model.config
+    if run.heard is None:
+        check_length(run.checkpoint.name, config, run.first, n, given=run.prompt.answer is not None)
+    n_layer = getattr(config.get_text_config(), "num_hidden_layers", 1)
+    sums = RowSums(
+        first_query,
+        n + 1,
+        n_K,
+        run.segments,
+        request.pool,
+        of_layers=request.page and n_layer * n * n_K <= LARGEST,
+        of_segments=request.of_segments,
+    )
+    if run.heard is not None:
+        text = read_again(
+            run.checkpoint,
+            run.model,
+            run.heard,
+            sums.add,
+            stack=run.stack,
+            first=first_query,
+            last=request.reads,
+            layers=request.layers,
+            heads=request.heads,
+            eager=eager,
+        )
+        return sums, text
+    text = write(
+        run.checkpoint,
+        run.model,
+        run.prompt.inputs,
+        sums.add,
+        stack=run.stack,
+        n=n,
+        answer=run.prompt.answer if given is None else given,
+        reading=request.reads,
+        of_prompt=request.of_segments,
+        layers=request.layers,
+        heads=request.heads,
+        eager=eager,
+        progress=lambda done: progress(f"{run.checkpoint.name} writes {done} …"),
+    )
+    return sums, text
+
+
+ROWS = "rows = those of the model's own eager attention"
+"""The name of a check."""
+
+
+def _verified(run: _Run, answer: Answer, progress: Progress) -> Check:
+    """Compare the rows with those of the model's own eager attention, which writes the same tokens."""
+    import numpy as np
+
+    from attnscope.model.run.tolerance import eager_tolerance
+    from attnscope.model.run.validate import NotWeightsError
+
+    try:
+        sums, _ = _write(run, progress, given=answer.ids, eager=True)
+    except NotWeightsError:
+        note = "not compared: its eager attention does not return weights"
+        return Check(ROWS, None, None, None, note=note)
+    weights, of_segments, _ = sums.numbers(len(answer.ids), answer.weights.shape[1])
+    pairs = [(weights, answer.weights), (of_segments, answer.sums)]
+    if sums.segment_rows is not None and answer.segment_rows is not None:
+        pairs.append((sums.segment_rows.numbers(), answer.segment_rows))
+    difference = max(float(np.nanmax(np.abs(one - other))) for one, other in pairs)
+    return Check.within(ROWS, difference, *eager_tolerance(run.model.dtype))

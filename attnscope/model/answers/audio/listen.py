@@ -1,0 +1,210 @@
+"""Let a model write down a recording, and return what it read and wrote as a prompt with its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from attnscope.base.errors import ModelError
+from attnscope.base.units import counted
+from attnscope.model.answers.audio.frames import FrameTimes, frame_times
+from attnscope.model.answers.audio.recording import Sound, read_recording
+from attnscope.model.answers.prompt import Prompt, Segment
+from attnscope.model.files.checkpoint import Checkpoint
+from attnscope.model.files.indices import check_indices
+from attnscope.model.run.attention_hook import observing
+from attnscope.model.run.load import as_model_error, class_of, load_processor, switched_attention
+from attnscope.model.run.tokenize import AUDIO_INPUTS, batch_of
+from attnscope.model.run.tokens import Token
+from attnscope.model.run.written_rows import (
+    RowRecorder,
+    UnexplainedWeightsError,
+    WrittenRows,
+    WrittenText,
+)
+
+
+@dataclass
+class Heard:
+    """A recording that a model has written down."""
+
+    #: the model's arguments, with the decoder's beginning, such as Whisper's tokens of language and
+    #: task; a token for each frame of the encoder; the segments `sound` and `padding`; and the ids of
+    #: the answer
+    prompt: Prompt
+    times: FrameTimes
+    recording: Sound
+    encoded: Any = None
+
+    @property
+    def n_start(self) -> int:
+        """The number of tokens that the decoder begins with."""
+        return int(self.prompt.inputs["decoder_input_ids"].shape[1])
+
+
+def check_hears(checkpoint: Checkpoint, config: Any) -> None:
+    """Raise a ModelError unless a model reads sound with an encoder and writes with a decoder."""
+    with as_model_error(checkpoint):
+        main_input = class_of(config).main_input_name
+    if main_input not in AUDIO_INPUTS:
+        raise ModelError(
+            f"{checkpoint.name} ({config.model_type}) does not read recordings.",
+            hint="an encoder-decoder model that does, such as openai/whisper-tiny",
+        )
+    if not config.is_encoder_decoder:
+        raise ModelError(
+            f"{checkpoint.name} ({config.model_type}) has no decoder that writes what it hears.",
+            hint="an encoder-decoder model, such as openai/whisper-tiny",
+        )
+
+
+def listen(
+    checkpoint: Checkpoint, model: Any, audio: Any, n: int | None = None, *, truncate: bool = False
+) -> Heard:
+    """Let a model write down a recording, greedily, with its own `generate`.
+
+    So the decoder begins as it does there: Whisper detects the language, unless its generation config
+    names one, and does not write time stamps; and without `n`, its length is limited as there.
+    """
+    import torch
+
+    check_hears(checkpoint, model.config)
+    processor = load_processor(checkpoint)
+    extractor = getattr(processor, "feature_extractor", processor)
+    tokenizer = getattr(processor, "tokenizer", None) or getattr(checkpoint, "tokenizer", None)
+    _check_bands(checkpoint, model.config, extractor)
+    most = getattr(extractor, "n_samples", None)
+    limits: dict[str, Any] = {"most": most, "truncate": truncate, "model": checkpoint.name}
+    recording = read_recording(audio, extractor.sampling_rate, **limits)
+    notices = list(recording.notices)
+    with as_model_error(checkpoint):
+        features = extractor(
+            recording.samples,
+            sampling_rate=recording.rate,
+            return_tensors="pt",
+            return_attention_mask=True,
+        )
+        inputs = _accepted(model, dict(features))
+        inputs = {name: each.to(model.device) for name, each in inputs.items()}
+        main = model.main_input_name
+        inputs[main] = inputs[main].to(model.dtype)
+        with torch.no_grad():
+            encoded = model.get_encoder()(**_accepted(model.get_encoder(), inputs))
+        n_frame = encoded.last_hidden_state.shape[1]
+        times = frame_times(checkpoint.name, model, extractor, inputs, n_frame, len(recording.samples))
+        start, ids = _generated(model, inputs, n)
+    if not ids:
+        raise ModelError(f"{checkpoint.name} wrote nothing down of {recording.name}.")
+    frames = [Token(f"{times.seconds(i):.2f} s") for i in range(times.n_frame)]
+    segments = [Segment("sound", ((0, times.n_sound),))]
+    if times.n_sound < times.n_frame:
+        segments.append(Segment("padding", ((times.n_sound, times.n_frame),)))
+    inputs["decoder_input_ids"] = batch_of(start).to(model.device)
+    prompt = Prompt(inputs, frames, segments, answer=ids, tokenizer=tokenizer, notices=notices)
+    return Heard(prompt, times, recording, encoded)
+
+
+def _check_bands(checkpoint: Checkpoint, config: Any, extractor: Any) -> None:
+    """Raise a ModelError if a feature extractor makes other features than the model reads."""
+    n_band = getattr(extractor, "feature_size", None)
+    for name in ("num_mel_bins", "input_feat_per_channel"):
+        reads = getattr(config, name, None)
+        if isinstance(reads, int) and isinstance(n_band, int) and n_band != reads:
+            raise ModelError(
+                f"the feature extractor of {checkpoint.name} makes {counted(n_band, 'band')}, but its"
+                f" config.json has {name} {reads}.",
+                hint="the preprocessor_config.json that the model was saved with",
+            )
+
+
+def _generated(model: Any, inputs: dict[str, Any], n: int | None) -> tuple[list[int], list[int]]:
+    """Return the ids that the decoder begins with, and those that the model writes.
+
+    A forward pass without cached keys begins the decoder; the last one counts, since a model may run to
+    find the language first.
+    """
+    import torch
+    from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
+
+    start: list[int] = []
+    fed: list[int] = []
+
+    def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        ids, cache = kwargs["decoder_input_ids"][0].tolist(), kwargs.get("past_key_values")
+        if cache is None or cache.get_seq_length() == 0:
+            start[:], fed[:] = ids, []
+        else:
+            fed.extend(ids[-1:])
+
+    options: dict[str, Any] = {} if n is None else {"max_new_tokens": n}
+    if isinstance(model, WhisperGenerationMixin):
+        options["return_timestamps"] = False
+    model.config.use_cache = True
+    with torch.no_grad(), model.register_forward_pre_hook(before, with_kwargs=True):
+        written = model.generate(**inputs, **options, do_sample=False, num_beams=1)[0].tolist()
+    whole = [*start, *fed]
+    ids = written[len(start) :] if written[: len(whole)] == whole else written
+    return start, ids
+
+
+def read_again(
+    checkpoint: Checkpoint,
+    model: Any,
+    heard: Heard,
+    consume: Callable[[WrittenRows], None],
+    *,
+    stack: str = "cross",
+    first: int,
+    last: bool,
+    layers: Collection[int] | None = None,
+    heads: Collection[int] | None = None,
+    eager: bool = False,
+) -> WrittenText:
+    """Let a model read what it wrote down, all tokens at once, and record rows of weights.
+
+    They are those with which it wrote, but for rounding: a decoder does not see later tokens.
+
+    Args:
+        consume: called with the rows: each layer and head once.
+        first: the position of the first query that is recorded.
+        last: whether the last token is read, too, which has written nothing.
+        eager: whether to take the weights that the model's own eager attention returns.
+    """
+    import torch
+
+    inputs, answer = dict(heard.prompt.inputs), heard.prompt.answer or []
+    start = inputs["decoder_input_ids"]
+    inputs["encoder_outputs"] = heard.encoded
+    del inputs[model.main_input_name]
+    given = start.new_tensor([answer if last else answer[:-1]])
+    inputs["decoder_input_ids"] = torch.cat([start, given], dim=1)
+    name = checkpoint.name
+    recorder = RowRecorder(name, model, stack, first, consume, layers, heads, eager=eager)
+    recorder.begin_step(None)
+    with ExitStack() as hooks, torch.no_grad():
+        hooks.enter_context(as_model_error(checkpoint))
+        if eager:
+            hooks.enter_context(switched_attention(model, "eager"))
+        hooks.enter_context(observing(model, recorder.see))
+        output = model(**inputs, use_cache=False, **({"output_attentions": True} if eager else {}))
+        if eager:
+            recorder.see_returned(output)
+        recorder.finish()
+    if not recorder.n_head:
+        raise UnexplainedWeightsError(f"{name} does not call attention through transformers' registry.")
+    n_head = {(stack, layer): n for layer, n in recorder.n_head.items()}
+    n_layer = {stack: recorder.n_layer}
+    check_indices(name, [stack], layers or [], heads or [], n_layer=n_layer, n_head=n_head)
+    written = output.logits[0, heard.n_start - 1 :].float().log_softmax(-1)
+    known = [float(row[number]) for row, number in zip(written, answer, strict=False)]
+    return WrittenText(answer, heard.n_start, known, recorder.n_layer, recorder.n_head)
+
+
+def _accepted(module: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Select the arguments that a module's `forward` has by name."""
+    from inspect import signature
+
+    names = signature(module.forward).parameters
+    return {name: value for name, value in inputs.items() if name in names}

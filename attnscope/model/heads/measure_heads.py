@@ -1,0 +1,308 @@
+"""Measure how every head of a model attends, over one text or many, as `attnscope heads` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.base.errors import FileError, OptionError
+from attnscope.base.options import group_of
+from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.text import shortened
+from attnscope.model.files.indices import Indices, parse_indices
+from attnscope.model.heads.options import (
+    MeasurementRun,
+    OrderOptions,
+    TextOptions,
+    check_needle_options,
+    check_options,
+)
+from attnscope.model.heads.result import IN_A_PAGE, HeadTable
+from attnscope.model.run.options import Weigh
+
+if TYPE_CHECKING:
+    from attnscope.model.heads.corpus import Corpus, IterableCorpus
+    from attnscope.model.heads.job import MeasurementJob
+    from attnscope.model.heads.needles import Needles
+    from attnscope.model.heads.processes import ProcessGroup
+    from attnscope.model.maps.result import AttentionMaps
+
+Sources = str | Path | Iterable[str | Mapping[str, Any]]
+
+
+def measure_heads(
+    model: Any,
+    texts: Sources | None = None,
+    *,
+    metrics: str | Sequence[str] | None = None,
+    file: str | Path | None = None,
+    corpus: str | Path | None = None,
+    field: str | None = None,
+    ids: str | Sequence[int] | None = None,
+    tokens: str | Sequence[str] | None = None,
+    target: str | None = None,
+    target_field: str | None = None,
+    needle: Needles | None = None,
+    generate: int | None = None,
+    max_length: int | None = None,
+    truncate: bool = False,
+    special: bool = True,
+    without_sink: bool = False,
+    weigh: str | None = None,
+    sort: str | None = None,
+    reverse: bool = False,
+    top: int | None = None,
+    stack: str | None = None,
+    layers: Indices = None,
+    heads: Indices = None,
+    tokenizer: Any = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    device_map: str | None = None,
+    memory: str | int | None = None,
+    batch_tokens: int | None = None,
+    checkpoint: str | Path | None = None,
+    page: bool = False,
+    progress: Progress = silent,
+) -> HeadTable:
+    """Measure how every head of a model attends: how widely, how far, and to what.
+
+    >>> table = measure_heads("minilm", "The cat sat on the mat.")  # doctest: +SKIP
+    >>> table[3, 7].values["entropy"]  # doctest: +SKIP
+
+    Weights are measured block by block and never held as whole maps, so a text may be long, and a corpus
+    of any size. Over several texts, each mean has a standard error, for which each text is a cluster of
+    queries. Ctrl-C ends a run over a corpus, and returns the metrics of the texts measured so far, with
+    `partial` True. Under torchrun, processes share a corpus, and each returns the table of all.
+
+    Args:
+        model: `minilm`, a folder, a name on the hub, or a model that transformers has loaded, which
+            stays exactly as it is.
+        texts: a text; or a corpus: an iterable of strings, or of objects (such as rows of a data set)
+            with a field that is a string; or the `Path` of a file, as for `corpus`.
+        metrics: the names of metrics; None: all. See `HeadTable.metrics` for their meanings.
+        file: a file to read as one text.
+        corpus: a file of many texts: .txt (a line each), .jsonl (an object each), either with .gz; `-`
+            for standard input.
+        field: the field of each object that is its text; None: `text`.
+        ids, tokens: token ids, or entries of the vocabulary, to read instead of a text, unchanged.
+        target: the decoder's input in an encoder-decoder model, for a single text.
+        target_field: the field of each object that is the decoder's input.
+        needle: texts with needles, which the model is to find: a .jsonl file, or objects with `text`,
+            `needle` (a part of it, or its first and end characters), and perhaps `question`, which
+            follows, and `answer`, which the model is made to write. The only metric is `retrieval`.
+        generate: the most tokens that the model writes to find a needle; None: 50.
+        max_length: the number of tokens to truncate texts to; None: 4096 for a corpus, or the model's
+            limit.
+        truncate: whether to truncate a single text that is too long instead of raising an error.
+        special: whether [CLS], [SEP] and the like count as queries.
+        without_sink: leave the first token and special ones out of the keys; the weights of the others
+            are rescaled to sum to 1.
+        weigh: `value`: multiply each weight α_ij by ‖v_j W_O^h‖, the norm of what the value of key j
+            adds to the output, and rescale the products of a query to sum to 1.
+        sort: the metric by which heads are ranked when shown, largest first; `rows` keep their order.
+        reverse: rank the smallest first.
+        top: the number of heads to show.
+        stack: the stack of layers, if a model has several: `encoder`, `decoder`, `cross`, `text`, …;
+            None: all that run.
+        layers, heads: an index from 0, several, a range, or `0-3`; None or `all`: all.
+        tokenizer: the tokenizer of a loaded model.
+        dtype: the dtype to run in, such as `bfloat16`; None: as stored.
+        device: the device to run on; a loaded model stays on its own, unless this is not `cpu`. Under
+            torchrun, `cuda` is a different GPU for each process.
+        device_map: `auto`: divide the model among all devices, with accelerate.
+        memory: the memory of a run beside the model's weights: bytes, or `2G`; None: 80 % of the free
+            memory.
+        batch_tokens: the number of tokens in a batch of a corpus; None: 4096, on a GPU 16384.
+        checkpoint: a .npz file to save a run over a corpus in, and to resume it from, if it exists.
+        page: collect the maps of one short text, too, which `table.save("x.html")` shows.
+        progress: called with the progress of the work.
+
+    Raises:
+        OptionError: there is no input, or options contradict each other.
+        ModelError: the model cannot be loaded or run, or has no such layer or head.
+        FileError: a file cannot be read, or must not be replaced.
+        SizeError: there is too little memory.
+        KeyboardInterrupt: it came before anything was measured.
+
+    Warns:
+        OptionWarning: an option has no effect.
+    """
+    from attnscope.base.process.devices import kept_random_state
+    from attnscope.base.process.memory import check_imports, return_freed_memory
+    from attnscope.base.process.verbosity import kept_verbosity
+    from attnscope.model.heads.job import MeasurementJob
+    from attnscope.model.heads.metrics import METRICS, RETRIEVAL
+    from attnscope.model.heads.needles import measure_needles
+    from attnscope.model.heads.processes import process_group
+    from attnscope.model.heads.selection import Selection, metric_names
+    from attnscope.model.run.open import open_model
+
+    if isinstance(texts, Path):
+        corpus, texts = texts if corpus is None else corpus, None
+    arguments = locals()
+    inputs = group_of(
+        TextOptions,
+        arguments,
+        file=None if file is None else Path(file),
+        corpus=None if corpus is None else str(corpus),
+    )
+    run = group_of(
+        MeasurementRun, arguments, checkpoint=None if checkpoint is None else Path(checkpoint)
+    )
+    if weigh not in (None, *Weigh):
+        raise OptionError(f"there is no --weigh {weigh}.", hint=", ".join(Weigh))
+    known = METRICS if needle is None else [RETRIEVAL]
+    selection = Selection(
+        metric_names(metrics, sort, known),
+        stack,
+        parse_indices("--layer", layers),
+        parse_indices("--head", heads),
+        special,
+        without_sink,
+        None if weigh is None else str(weigh),
+    )
+    order = group_of(OrderOptions, arguments)
+    check_options(inputs, run, order)
+    _check_files(run)
+    if needle is not None:
+        check_needle_options(inputs, run, selection)
+        check_imports(transformers=True)
+        return_freed_memory()
+        with kept_verbosity(), kept_random_state(run.device):
+            table = measure_needles(model, needle, inputs, selection, run, order, tokenizer, progress)
+        table.why_no_maps = "each trial has its own maps" if page else None
+        return table
+    corpus_texts = _open_corpus(inputs)
+    text = "" if corpus_texts is not None or inputs.has_ids else _text(model, inputs)
+    _check_shared(inputs, run)
+    check_imports(transformers=True)
+    with process_group(run.device) as group:
+        _check_same(corpus_texts, group)
+        options: dict[str, Any] = {"dtype": run.dtype, "memory": run.memory, "tokenizer": tokenizer}
+        shown = progress if group.is_first else silent
+        with open_model(model, group.device, progress=shown, **options) as opened:
+            job = MeasurementJob(inputs, selection, run, order, group, opened)
+            job.load(text)
+            table = job.measure_text(text) if corpus_texts is None else job.measure_corpus(corpus_texts)
+            if page and group.is_first:
+                table.maps, table.why_no_maps = _page_maps(job, text)
+    return table
+
+
+def _check_files(run: MeasurementRun) -> None:
+    """Raise an AttnscopeError for an unknown device, or a checkpoint that cannot be written."""
+    from attnscope.base.process.devices import check_device_name
+    from attnscope.base.process.files import check_file
+
+    check_device_name(run.device)
+    if run.checkpoint is not None:
+        inside = f"--checkpoint {run.checkpoint / 'run.npz'}"
+        options: dict[str, Any] = {"suffixes": (".npz",), "kind": "a run", "inside": inside}
+        check_file(run.checkpoint, force=True, streams=False, **options)
+
+
+def _open_corpus(inputs: TextOptions) -> Corpus | IterableCorpus | None:
+    """Open the corpus; return None for a single text."""
+    from attnscope.model.heads.corpus import IterableCorpus, open_corpus
+
+    if inputs.corpus is not None:
+        return open_corpus(inputs.corpus, inputs.field, inputs.target_field)
+    if inputs.texts is not None and not isinstance(inputs.texts, str):
+        if not isinstance(inputs.texts, Iterable) or getattr(inputs.texts, "shape", None) == ():
+            raise OptionError(
+                f"texts is {shortened(repr(inputs.texts))}, but takes a text, several, or a Path."
+            )
+        return IterableCorpus(inputs.texts, inputs.field, inputs.target_field)
+    return None
+
+
+def _text(model: Any, inputs: TextOptions) -> str:
+    """Return the text, or that of a file; raise an OptionError if it or the target is not a text."""
+    text = inputs.texts or ""
+    if inputs.file is not None:
+        from attnscope.model.files.config import longest_text
+        from attnscope.model.files.loaded import find_model
+        from attnscope.model.run.text_file import text_of_file
+
+        limit = longest_text(find_model(model).config())
+        if inputs.max_length is not None:
+            limit = min(inputs.max_length, limit or inputs.max_length)
+        text = text_of_file(inputs.file, limit, truncate=inputs.truncate)
+    from attnscope.model.run.tokenize import check_text
+
+    for option, value in ((inputs.name, text), ("--target", inputs.target)):
+        if value is not None:
+            check_text(option, value, empty="there is nothing to measure")
+    return text
+
+
+def _check_shared(inputs: TextOptions, run: MeasurementRun) -> None:
+    """Raise an OptionError for options that do not go with several processes."""
+    from attnscope.base.process.launch import launched
+
+    if not launched():
+        return
+    if not inputs.has_corpus:
+        raise OptionError(
+            "torchrun divides a corpus among processes, but this is a single text.", hint="--corpus"
+        )
+    if inputs.corpus == "-":
+        raise OptionError(
+            "standard input can only be read by one process, but there are several.",
+            hint="--corpus FILE",
+        )
+    if ":" in run.device:
+        raise OptionError(
+            f"--device {run.device} is one device, but each process needs its own.",
+            hint=f"--device {run.device.partition(':')[0]}",
+        )
+    if run.device_map is not None:
+        raise OptionError(
+            "--device-map divides one model among all GPUs, and torchrun starts one for each.",
+            hint="attnscope heads … --device-map auto, without torchrun; or --device cuda",
+        )
+
+
+def _check_same(corpus: Corpus | IterableCorpus | None, group: ProcessGroup) -> None:
+    """Raise a FileError unless all processes read the same corpus."""
+    rank = None if corpus is None else group.first_mismatch(corpus.identity())
+    if rank is not None:
+        raise FileError(
+            f"process {rank} finds a different file at {corpus} than process 0.",
+            hint="a folder shared by all machines, or a copy of the same file on each",
+        )
+
+
+def _page_maps(job: MeasurementJob, text: str) -> tuple[list[AttentionMaps], str | None]:
+    """Collect the maps of one text's heads for a page; if they are too large, return the reason."""
+    from attnscope.model.maps.capture import HeadSelection
+    from attnscope.model.maps.collect import collect_maps
+    from attnscope.model.run.decode import give_target
+    from attnscope.model.run.token_ids import read_ids
+    from attnscope.model.run.tokenize import read_text
+
+    inputs, selection, measurer = job.inputs, job.selection, job.measurer
+    if inputs.has_corpus:
+        return [], "each text of a corpus has its own maps"
+    if measurer.why_eager is not None:
+        return [], "attnscope model --page takes them from a model's eager attention"
+    checkpoint, model = job.checkpoint, measurer.model
+    options: dict[str, Any] = {"target": inputs.target, "truncate": inputs.truncate}
+    if inputs.has_ids:
+        reading = read_ids(checkpoint, model.config, inputs.ids, inputs.tokens, **options)
+    else:
+        reading = read_text(checkpoint, model.config, text, name=inputs.name, **options)
+    sizes = (len(reading.source), len(reading.labels))
+    if inputs.max_length is not None and max(sizes) > inputs.max_length:
+        return [], "the text was cut with --max-length"
+    n_weight = selection.n_weights(measurer.heads, *sizes)
+    if n_weight > IN_A_PAGE:
+        return [], f"they have {n_weight:,} weights, and a page holds at most {IN_A_PAGE:,}"
+    reading.to(str(model.device))
+    if inputs.target is not None:
+        give_target(checkpoint, model, reading)
+    selected = HeadSelection(selection.stack, selection.layers, selection.heads)
+    with stage(job.progress, "collecting maps …"):
+        return collect_maps(checkpoint, model, reading, selected).stacks, None

@@ -1,0 +1,281 @@
+"""The options of measuring heads, which `attnscope heads` and `measure_heads` share.
+
+In Python, `texts` may be an iterable, and `ids`, `tokens`, `layers`, `heads` and `metrics` lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.base.errors import OptionError, warn_unused
+from attnscope.base.options import option, refuse
+from attnscope.base.process.launch import launched
+from attnscope.model.heads.metrics import METRICS
+from attnscope.model.run.options import (
+    STACK,
+    StackName,
+    Weigh,
+    device_option,
+    dtype_option,
+    heads_option,
+    ids_option,
+    layers_option,
+    memory_option,
+    tokens_option,
+    truncate_option,
+)
+
+if TYPE_CHECKING:
+    from attnscope.model.heads.selection import Selection
+
+MAX_LENGTH = 4096
+"""The default number of tokens to which a text of a corpus is truncated."""
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """The inputs of the model."""
+
+    PANEL = "Input"
+
+    texts: str | None = option(
+        "Run the model on this text.",
+        "--text",
+        metavar="TEXT",
+        common=True,
+    )
+    file: Path | None = option(
+        "Use the content of a file as the text, of any length.",
+        metavar="FILE",
+        common=True,
+    )
+    ids: str | None = ids_option()
+    tokens: str | None = tokens_option()
+    corpus: str | None = option(
+        "Many texts: .txt (one per line), .jsonl (one object per line), also with .gz; - is stdin.",
+        metavar="FILE",
+        common=True,
+    )
+    field: str | None = option(
+        "The field of a .jsonl object with the text.", metavar="NAME", shown="text"
+    )
+    target: str | None = option(
+        "The decoder's text, for an encoder-decoder model.", metavar="TEXT", common=True
+    )
+    target_field: str | None = option(
+        "The field of a .jsonl object with the decoder's text.", metavar="NAME"
+    )
+    needle: Path | None = option(
+        'Which heads copy a needle into the answer: .jsonl, {"text": …, "needle": …} per line.',
+        metavar="FILE",
+        common=True,
+    )
+    generate: int | None = option(
+        "With --needle, let the model write up to N tokens.", metavar="N", min=1, shown="50"
+    )
+    max_length: int | None = option(
+        "Truncate longer texts to N tokens.",
+        metavar="N",
+        min=1,
+        shown="4096 for a corpus, or the model's limit",
+    )
+    truncate: bool = truncate_option()
+    special: bool = option(
+        "Count special tokens such as [CLS] and [SEP] as queries, or not.",
+        "--special/--no-special",
+        default=True,
+    )
+
+    @property
+    def name(self) -> str:
+        """The name of a single text in messages."""
+        if self.file is not None:
+            return f"--file {self.file}"
+        return next(
+            (f"--{name}" for name in ("ids", "tokens") if getattr(self, name) is not None), "--text"
+        )
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the input is tokens or token ids instead of a text."""
+        return self.ids is not None or self.tokens is not None
+
+    @property
+    def has_corpus(self) -> bool:
+        """Whether the input is a corpus."""
+        return self.corpus is not None or not isinstance(self.texts, str | None)
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a text; None: the model's limit."""
+        return MAX_LENGTH if self.max_length is None and self.has_corpus else self.max_length
+
+
+@dataclass(frozen=True)
+class MetricOptions:
+    """The metrics to measure."""
+
+    PANEL = "View"
+
+    without_sink: bool = option(
+        "Ignore the weights of the first token and special tokens, and normalize the others.",
+        default=False,
+        common=True,
+    )
+    weigh: Weigh | None = option(
+        "value: multiply each weight by the norm ‖v_j W_O‖ of its value, and normalize the products.",
+        metavar="value",
+        common=True,
+    )
+    metrics: str | None = option(
+        f"Measure only these: {', '.join(METRICS)}.",
+        metavar="NAME,…",
+        shown="all",
+        common=True,
+        values="metrics",
+    )
+
+
+@dataclass(frozen=True)
+class OrderOptions:
+    """The order of heads, and the number that is shown."""
+
+    PANEL = "View"
+
+    sort: str | None = option(
+        "Rank the heads by a metric, largest first.",
+        metavar="NAME",
+        common=True,
+        values="metrics",
+    )
+    reverse: bool = option("Rank the smallest first.", default=False, common=True)
+    top: int | None = option("Print only the first K heads.", metavar="K", min=1, common=True)
+
+
+@dataclass(frozen=True)
+class MeasuredHeads:
+    """The heads to measure."""
+
+    PANEL = "View"
+
+    stack: StackName | None = option(STACK, shown="all that run", metavar="STACK")
+    layers: str | None = layers_option()
+    heads: str | None = heads_option()
+
+
+@dataclass(frozen=True)
+class MeasurementRun:
+    """The device, dtype and memory of a run."""
+
+    PANEL = "Run"
+
+    dtype: str | None = dtype_option()
+    device: str = device_option(" Under torchrun, cuda is one GPU per process.")
+    device_map: str | None = option(
+        "Split the model across all devices, with accelerate.", metavar="auto"
+    )
+    memory: str | None = memory_option()
+    batch_tokens: int | None = option(
+        "Tokens of a corpus in one batch.",
+        metavar="N",
+        min=1,
+        shown="4096; 16384 on a GPU",
+    )
+    checkpoint: Path | None = option(
+        "Save the progress of a run over a corpus, and resume from this file if it exists.",
+        metavar="FILE.npz",
+        common=True,
+    )
+
+
+def check_options(inputs: TextOptions, run: MeasurementRun, order: OrderOptions) -> None:
+    """Raise an OptionError for options that contradict each other; warn of those without effect."""
+    counts = {
+        "max-length": inputs.max_length,
+        "top": order.top,
+        "batch-tokens": run.batch_tokens,
+        "generate": inputs.generate,
+    }
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise OptionError(f"--{name} is {count}, but must be 1 or more.")
+    for fails, message, hint in _conflicts(inputs, run):
+        if fails:
+            raise OptionError(message, hint=hint)
+    no_corpus = not inputs.has_corpus
+    warn_unused(
+        [
+            (inputs.field is not None and no_corpus, "--field", "there is no --corpus"),
+            (run.batch_tokens is not None and no_corpus, "--batch-tokens", "there is no --corpus"),
+            (
+                inputs.truncate and not no_corpus,
+                "--truncate",
+                "the texts of a corpus are always truncated",
+            ),
+            (order.reverse and order.sort is None, "--reverse", "there is no --sort"),
+        ]
+    )
+
+
+def check_needle_options(inputs: TextOptions, run: MeasurementRun, selection: Selection) -> None:
+    """Raise an OptionError for options that are not for retrieval scores, which need a written text."""
+    of_rows = {
+        "--target": inputs.target,
+        "--field": inputs.field,
+        "--max-length": inputs.max_length,
+        "--truncate": inputs.truncate,
+        "--no-special": not inputs.special,
+        "--without-sink": selection.without_sink,
+        "--weigh": selection.weigh,
+        "--memory": run.memory,
+        "--batch-tokens": run.batch_tokens,
+    }
+    refuse(of_rows, "does not go with --needle, which measures the rows that wrote an answer")
+    if launched():
+        raise OptionError("torchrun divides a corpus among processes, but --needle is run by one.")
+
+
+def _conflicts(inputs: TextOptions, run: MeasurementRun) -> Iterator[tuple[object, str, str | None]]:
+    """Yield for each contradiction whether it holds, the error, and a hint."""
+    sources = {
+        "text": inputs.texts,
+        "file": inputs.file,
+        "ids": inputs.ids,
+        "tokens": inputs.tokens,
+        "corpus": inputs.corpus,
+        "needle": inputs.needle,
+    }
+    read = [name for name, value in sources.items() if value is not None]
+    readable = '--text "…", --file FILE, --corpus FILE or --needle FILE'
+    yield not read, "there is no input.", readable
+    message = f"--{' and --'.join(read)} cannot be combined: give one input."
+    yield len(read) > 1, message, readable
+    of_corpus = {"--target-field": inputs.target_field, "--checkpoint": run.checkpoint}
+    for option_name, value in of_corpus.items():
+        message = f"{option_name} needs a corpus."
+        yield (
+            value is not None and not inputs.has_corpus,
+            message,
+            f"--corpus FILE {option_name} {value}",
+        )
+    yield (
+        inputs.generate is not None and inputs.needle is None,
+        "--generate needs a text with a needle.",
+        f"--needle FILE --generate {inputs.generate}",
+    )
+    message = "--target goes with a single text, and a corpus has many."
+    yield inputs.target is not None and inputs.has_corpus, message, "--target-field NAME"
+    message = "--max-length truncates a single text only with --truncate."
+    cuts = inputs.has_corpus or inputs.truncate
+    yield (
+        inputs.max_length is not None and not cuts,
+        message,
+        f"--truncate --max-length {inputs.max_length}",
+    )
+    message = "--device and --device-map both set where the model runs."
+    yield run.device_map and run.device != "cpu", message, "one of the two"
+    message = "--device meta computes no values, and metrics need values."
+    yield run.device.startswith("meta"), message, "--device cpu"

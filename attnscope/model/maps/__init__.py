@@ -1,0 +1,1 @@
+"""Attention maps: captured, pooled, compared and shown."""

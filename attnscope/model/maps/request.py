@@ -1,0 +1,170 @@
+"""Gather the options of one call of `attnscope.attention_maps`, and check that they go together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.base.errors import OptionError, warn_unused
+from attnscope.model.maps.options import HeadOptions, MapRun, Pool, ShownOptions
+from attnscope.model.run.options import ReadOptions, Weigh
+
+if TYPE_CHECKING:
+    from attnscope.model.maps.capture import HeadSelection
+
+
+@dataclass(frozen=True)
+class MapRequest:
+    """The options of one run: inputs, heads, display, device and memory."""
+
+    inputs: ReadOptions
+    heads: HeadOptions
+    display: ShownOptions
+    run: MapRun
+    #: whether the attention of a layer is shown step by step.
+    steps: bool = False
+    #: whether the steps include six statistics of their values.
+    stats: bool = False
+    #: the tensors of the steps to keep: all, or those with these names.
+    keep: bool | Collection[str] = False
+    verify: bool = False
+    page: bool = False
+    #: the file for whole maps, written while they are computed if maps are pooled.
+    save: Path | None = None
+    force: bool = False
+    #: the memory for whole maps, in multiples of their size; 0: they are not needed.
+    copies: int = 1
+
+    @property
+    def saves_whole(self) -> bool:
+        """Whether whole maps are saved: a file has pooled ones only on request."""
+        return self.save is not None and not self.display.pools
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether the weights themselves are needed beside numbers computed from them."""
+        return self.display.weigh is not None and (self.page or self.verify)
+
+    def check(self) -> None:
+        """Raise an AttnscopeError for mistakes that need no model to be known; warn of idle options."""
+        from attnscope.base.process.budget import parse_size
+        from attnscope.base.process.devices import check_device_name
+
+        if self.run.memory is not None:
+            parse_size(self.run.memory)
+        for fails, message, hint in self._conflicts():
+            if fails:
+                raise OptionError(message, hint=hint)
+        for option, count in (("--top", self.display.top), ("--generate", self.inputs.generate)):
+            if count is not None and count < 1:
+                raise OptionError(f"{option} is {count}, but must be 1 or more.")
+        if self.display.pool not in (None, *Pool):
+            raise OptionError(f"there is no --pool {self.display.pool}.", hint=", ".join(Pool))
+        if self.display.weigh not in (None, *Weigh):
+            raise OptionError(f"there is no --weigh {self.display.weigh}.", hint=", ".join(Weigh))
+        of_texts = {
+            "--truncate": self.inputs.truncate,
+            "--pool": self.display.pool,
+            "--memory": self.run.memory,
+        }
+        no_text = self.inputs.image is not None
+        warn_unused(
+            (no_text and value, name, "the input is a picture") for name, value in of_texts.items()
+        )
+        check_device_name(self.run.device)
+        if self.save is not None:
+            from attnscope.document.tensor_file import check_target
+
+            check_target(self.save, force=self.force, dtypes=[])
+
+    def _conflicts(self) -> Iterator[tuple[object, str, str | None]]:
+        """Yield for each contradiction whether it holds, the error, and a hint."""
+        inputs = self.inputs
+        names = inputs.names
+        yield not names, "there is no input.", "a text, ids, tokens, a file or an image"
+        message = f"--{' and --'.join(names)} cannot be combined: give one input."
+        yield len(names) > 1, message, " or ".join(f"--{name}" for name in names)
+        about_text = {
+            "--pair": inputs.pair is not None,
+            "--target": inputs.target is not None,
+            "--generate": inputs.generate,
+        }
+        for option, value in about_text.items():
+            message = f"{option} applies to texts, and --image is a picture."
+            yield inputs.image is not None and value, message, f'--text "…" {option} …'
+        ids = next((name for name in ("ids", "tokens") if name in names), None)
+        message = f"--pair is the second of two texts, and --{ids} is not a text."
+        yield ids and inputs.pair is not None, message, '--text "…" --pair "…"'
+        message = "--target is the decoder's input, and --generate lets the decoder generate it."
+        yield inputs.generate and inputs.target is not None, message, "one of the two"
+        yield from self._conflicts_of_display()
+        yield from self._conflicts_of_rollout()
+        message = "--device meta computes no values, and attention maps need values."
+        yield self.run.device.startswith("meta"), message, "--device cpu"
+
+    def _conflicts_of_rollout(self) -> Iterator[tuple[object, str, str | None]]:
+        """Yield the same for what a rollout does not go with."""
+        display, heads, rollout = self.display, self.heads, self.display.rollout
+        message = "--rollout multiplies weights whose rows sum to 1, and those of --weigh do not."
+        yield rollout and display.weigh, message, "one of the two"
+        message = f"--rollout takes the mean over all heads, and --head is {heads.heads}."
+        yield rollout and heads.heads is not None, message, "leave out --head"
+        message = "--steps shows one layer's attention, and --rollout multiplies several."
+        yield rollout and self.steps, message, "one of the two"
+        message = f"--rollout multiplies whole maps, and --pool {display.pool} pools them."
+        yield rollout and display.pools, message, "--rollout without --pool"
+        message = (
+            "--rollout multiplies maps among the same tokens, and the queries and keys of --stack cross"
+            " are tokens of two sequences."
+        )
+        yield rollout and heads.stack == "cross", message, "--stack encoder, or --stack decoder"
+
+    def _conflicts_of_display(self) -> Iterator[tuple[object, str, str | None]]:
+        """Yield the same for the options of display."""
+        display, heads, steps = self.display, self.heads, self.steps
+        yield self.stats and not steps, "--stats applies to the steps of a layer.", "--steps --stats"
+        message = "--steps shows whole tensors, and --pool shows pooled maps."
+        yield steps and display.pools, message, "one of the two"
+        message = "--steps shows whole tensors, and --without-sink leaves out keys."
+        yield steps and display.without_sink, message, "one of the two"
+        message = f"--steps shows the weights themselves, and --weigh {display.weigh} multiplies them."
+        yield steps and display.weigh, message, "one of the two"
+        message = f"--steps are those of one layer, and --layer is {heads.layers}."
+        yield steps and not heads.one_layer, message, "--steps --layer 0"
+        for option, value in {"--top": display.top, "--query": display.query}.items():
+            message = f"{option} is for one head, and {heads} are several."
+            yield (
+                value is not None and not heads.one_head,
+                message,
+                f"--layer 0 --head 0 {option} {value}",
+            )
+        message = "--top lists every query's strongest keys: it goes with neither --query nor --steps."
+        yield display.top and (display.query is not None or steps), message, None
+        message = f"--steps are those of all heads of a layer, and --head is {heads.heads}."
+        yield steps and heads.heads is not None, message, "leave out --head"
+        message = "--steps shows whole tensors, and --query shows one row of a map."
+        yield steps and display.query is not None, message, "one of the two"
+
+    def selection(self, stack: str) -> HeadSelection:
+        """Return the heads of a stack to collect; a page of a single selected head needs all."""
+        from attnscope.model.maps.capture import HeadSelection
+
+        if self.page and self.display.rollout:
+            return HeadSelection(stack, rollout=True)
+        if not self.page:
+            return self.shown_selection(stack)
+        if self.heads.one_head:
+            return HeadSelection(self.heads.stack)
+        return replace(self.shown_selection(stack), stack=self.heads.stack)
+
+    def shown_selection(self, stack: str) -> HeadSelection:
+        """Return the heads that are shown."""
+        from attnscope.model.maps.capture import HeadSelection
+
+        if self.display.rollout:
+            numbers = None if self.heads.layers is None else self.heads.layer_numbers
+            return HeadSelection(stack, numbers, rollout=True)
+        layers = "first" if self.heads.layers is None else self.heads.layer_numbers
+        return HeadSelection(stack, layers, self.heads.head_numbers)  # type: ignore[arg-type]

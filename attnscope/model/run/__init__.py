@@ -1,0 +1,1 @@
+"""Real models: loaded, run on an input, and observed through a hook of their attention."""

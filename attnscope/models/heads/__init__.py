@@ -1,1 +1,0 @@
-"""Metrics of a model's heads, and what is shown of them."""

@@ -108,7 +108,15 @@ def pasted(words: list[str], mistake: Said) -> Iterator[tuple[str, list[list[str
             options = options_in(part, command)
             rest = without_what_is_wrong(words, mistake.message)
             if options:
-                yield part, [replaced(rest, command, options), [*rest, *chain(*options)]]
+                moved = without_values(rest, command, {value for _, *values in options for value in values})
+                yield (
+                    part,
+                    [
+                        replaced(rest, command, options),
+                        [*rest, *chain(*options)],
+                        replaced(moved, command, options),
+                    ],
+                )
 
 
 def options_in(part: str, command: str) -> list[list[str]]:
@@ -165,6 +173,17 @@ def _marked(words: list[str], flag: str, message: str) -> Iterator[tuple[str, bo
             value = left.pop(0)
             is_wrong = not value.strip() or printable(value.strip()) in message
             yield from ((word, is_wrong), (value, is_wrong))
+
+
+def without_values(words: list[str], command: str, values: Collection[str]) -> list[str]:
+    """Return a command line without values that belong to another option, and without their flags."""
+    kept: list[str] = []
+    for word in words:
+        if printable(word) not in values:
+            kept.append(word)
+        elif kept and (option := options_of(command).get(kept[-1])) and not option.is_flag:
+            kept.pop()
+    return kept
 
 
 def without(words: list[str], command: str, flag: str) -> list[str]:

@@ -309,8 +309,9 @@ def remove_unfinished() -> None:
 
 
 def _named(path: Path | str) -> str:
-    """Return a path as messages show it, shortened if it is very long."""
-    return shortened(path, LONGEST_PATH)
+    """Return a path as messages show it: shortened if it is very long, and never like an option."""
+    text = str(path)
+    return shortened(f"./{text}" if text.startswith("-") else text, LONGEST_PATH)
 
 
 class FileThereError(FileError):

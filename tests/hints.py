@@ -108,7 +108,9 @@ def pasted(words: list[str], mistake: Said) -> Iterator[tuple[str, list[list[str
             options = options_in(part, command)
             rest = without_what_is_wrong(words, mistake.message)
             if options:
-                moved = without_values(rest, command, {value for _, *values in options for value in values})
+                moved = without_values(
+                    rest, command, {value for _, *values in options for value in values}
+                )
                 yield (
                     part,
                     [

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_OPTIONS = 20
 """The number of options that `--help` lists at most."""
+N_EXAMPLES = 3
+"""The number of examples that it shows at most."""
 ALL = "--help-all"
 
 
@@ -70,7 +72,7 @@ class Command(TyperCommand):
         n_more = len(every) - len(common)
         more = f"{n_more} more options: {ctx.command_path} {ALL}" if n_more else None
         arguments = [each for each in self.params if isinstance(each, TyperArgument)]
-        show(self, ctx, sections_of(ctx, [*arguments, *common]), more)
+        show(self, ctx, sections_of(ctx, [*arguments, *common], short=True), more, n_examples=N_EXAMPLES)
 
     def print_all(self, ctx: Any) -> None:
         """Print the help with all options."""
@@ -86,8 +88,16 @@ class Command(TyperCommand):
         return flag.common if isinstance(flag.common, bool) else self.name in flag.common
 
 
-def sections_of(ctx: Any, parameters: Iterable[Any]) -> dict[str, list[HelpLine]]:
-    """Return the lines of the help about parameters, by heading; general options come last."""
+def sections_of(
+    ctx: Any, parameters: Iterable[Any], *, short: bool = False
+) -> dict[str, list[HelpLine]]:
+    """Return the lines of the help about parameters, by heading; general options come last.
+
+    Args:
+        ctx: the context of the command.
+        parameters: its arguments and options.
+        short: whether only the first clause about each option is shown.
+    """
     from attnscope.cli.help import HelpLine
 
     sections: dict[str, list[HelpLine]] = defaultdict(list)
@@ -104,9 +114,25 @@ def sections_of(ctx: Any, parameters: Iterable[Any]) -> dict[str, list[HelpLine]
         elif default is not None:
             default = each._get_default_string(ctx=ctx, show_default_is_str=False, default_value=default)
         note = f"default: {default}" if default else "required" if is_option and each.required else ""
-        sections[heading].append(HelpLine(names, each.help or "", value, note))
+        text = each.help or ""
+        text = first_clause(text) if short and is_option else text
+        sections[heading].append(HelpLine(names, text, value, note))
     last = [heading for heading in ("Output", "Options") if heading in sections]
     return sections | {heading: sections.pop(heading) for heading in last}
+
+
+def first_clause(text: str) -> str:
+    """Return the beginning of a help, which says enough for a list.
+
+    >>> first_clause("Heads (n_head; a divisor); as many as you like. Or none.")
+    'Heads (n_head; a divisor).'
+    """
+    depth = 0
+    for i, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and (character == ";" or text[i : i + 2] == ". "):
+            return f"{text[:i]}."
+    return text
 
 
 def help_all(text: str) -> TyperOption:
@@ -128,7 +154,11 @@ def help_all(text: str) -> TyperOption:
 
 
 def show(
-    command: Any, ctx: Any, sections: Mapping[str, list[HelpLine]], more: str | None = None
+    command: Any,
+    ctx: Any,
+    sections: Mapping[str, list[HelpLine]],
+    more: str | None = None,
+    n_examples: int | None = None,
 ) -> None:
     """Print the help of a command, or of all commands."""
     from attnscope.cli.help import Help, print_help
@@ -136,5 +166,5 @@ def show(
 
     pieces = [piece.strip("{}") for piece in command.collect_usage_pieces(ctx)]
     usage = " ".join([ctx.command_path, *pieces])
-    examples = getattr(command, "examples", {})
+    examples = dict(list(getattr(command, "examples", {}).items())[:n_examples])
     print_help(Help(usage, command.help or "", sections, examples, more), Terminal())

@@ -118,7 +118,7 @@ class FormatOptions:
     PANEL = OUTPUT
 
     format: Format = option(
-        "Output format: table, json, csv or markdown.",
+        "Format: table, json, csv or markdown.",
         "--format",
         "-f",
         default=Format.TABLE,

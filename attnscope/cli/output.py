@@ -42,7 +42,7 @@ class TensorOutput(TableOptions):
     """The options of printing tensors: the format of the table, values, and a file."""
 
     show: list[str] | None = option(
-        'Print the values of a tensor: "attention", "attention[0,1]", "Q[0,:2]".',
+        'Print values of a tensor: "attention", "attention[0,1]"; "Q[0,:2]" has two rows.',
         metavar="NAME[INDEX]",
         common=True,
     )

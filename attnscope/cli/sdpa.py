@@ -38,10 +38,10 @@ class FormulaOutput(Output):
     """The options of the output of `sdpa` and `mha`."""
 
     numbers: bool = option(
-        "Print the values of every tensor; of a large one, its corners.", default=False, common=True
+        "Print the values of every tensor; of a large one, its corners.", default=False
     )
     dry_run: bool = option(
-        "Derive the shapes from the sizes, without torch: instant at any size.",
+        "Derive the shapes from the sizes, without torch; instant at any size.",
         default=False,
         panel=RUN,
         common=True,

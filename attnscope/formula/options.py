@@ -149,7 +149,7 @@ class MhaTensors:
     PANEL = TENSORS
 
     x: Any = _tensor(
-        "Input of self-attention, n_batch × n × d_feat, from .npy, .npz, .pt or .safetensors;"
+        "Input of self-attention, n_batch × n × d_feat; from .npy, .npz, .pt or .safetensors;"
         " FILE:NAME selects one of several.",
         common=True,
     )
@@ -159,14 +159,14 @@ class MhaTensors:
     past_k: Any = _tensor(PAST_K)
     past_v: Any = _tensor(PAST_V)
     weights: Any = option(
-        "All weights and biases, in a file: named W_Q, b_Q, … or as in nn.MultiheadAttention; or, with"
-        " --layer, a model: minilm, a folder or a hub name.",
+        "A file of all weights and biases, or with --layer a model; in a file, they are named W_Q, b_Q,"
+        " … or as in nn.MultiheadAttention; a model is minilm, a folder or a hub name.",
         metavar="FILE|MODEL",
         parser=str,
         common=True,
     )
     layer: int | None = option(
-        "Layer of the model in --weights, from 0: its sizes, weights, mask, positions and scale.",
+        "Layer of the model in --weights, from 0; its sizes, weights, mask, positions and scale.",
         common=True,
     )
     stack: str | None = option(
@@ -191,9 +191,9 @@ class Masking:
     PANEL = VARIANT
 
     mask: list[Any] | None = option(
-        "causal; window:W or window:L,R (keys at most that far away; L or R may be missing); chunk:C;"
-        " prefix:P; lengths:N,N,… (keys of each sequence); none; or a file. Of several, a key must pass"
-        " every mask.",
+        "causal, window:W, window:L,R, chunk:C, prefix:P, lengths:N,N,…, none, or a file. A window has"
+        " the keys at most that far away (L or R may be missing), lengths are the keys of each sequence."
+        " Of several, a key must pass every mask.",
         metavar="MASK",
         parser=str,
         common=True,
@@ -301,7 +301,7 @@ class RunOptions:
         values=DTYPES,
     )
     device: str = option(
-        "cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).",
+        "cpu, cuda, cuda:1, mps, xpu, or meta; meta: shapes without values.",
         default="cpu",
         common=True,
         values=(*DEVICES, "meta"),

@@ -98,7 +98,13 @@ def test_help_lists_the_common_options_and_says_where_the_others_are(attnscope, 
     n_more = len(options_of(command)) - 1 - len(OPTION.findall(brief.partition("Examples")[0]))
     assert (f"{n_more} more options: attnscope {command} --help-all" in brief) == (n_more > 0)
     assert "more options" not in whole
-    assert brief.count("\n  $ attnscope ") == whole.count("\n  $ attnscope ") >= 3
+    assert brief.count("\n  $ attnscope ") == 3 <= whole.count("\n  $ attnscope ")
+
+
+@pytest.mark.parametrize("command", ["sdpa", "mha", "example", "scaling", "weights"])
+def test_the_help_of_a_command_is_one_screen(attnscope, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(attnscope(command, "--help").out.splitlines()) <= 50
 
 
 @pytest.mark.few(13)

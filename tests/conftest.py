@@ -66,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 gc.disable()  # until all tests are collected: what they import is no garbage
 
 FROZEN_FUNCTIONS: WeakSet[FunctionType] = WeakSet()
-imported_when_frozen = 0
+imported_when_frozen, file_when_frozen = 0, Path()
 
 
 def freeze() -> None:
@@ -91,9 +91,11 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures
-def pytest_runtest_setup() -> None:
-    if len(sys.modules) > imported_when_frozen + 20:  # by the tests before
-        freeze()
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    global file_when_frozen
+    if item.path != file_when_frozen or len(sys.modules) > imported_when_frozen + 20:
+        file_when_frozen = item.path
+        freeze()  # what the tests before have made and imported
 
 
 make_ansi_codes = Style._make_ansi_codes

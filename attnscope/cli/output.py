@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     Dims = tuple[str, ...] | None
 
 
+PER_VALUE_IN_JSON = 110
+"""Bytes of a number while a JSON document is written: a Python float, twice in lists, and its text."""
+
+
 @dataclass(frozen=True)
 class TensorOutput(TableOptions):
     """The options of printing tensors: the format of the table, values, and a file."""
@@ -94,7 +98,6 @@ class TensorOutput(TableOptions):
             plan: the plan of the run.
             numbers: whether the values of every step are shown.
         """
-        from attnscope.cli.memory import bytes_to_save, bytes_to_show
         from attnscope.document.values import size_of_selection
 
         values = [(step.name, prod(step.shape)) for step in plan.steps] if numbers else []
@@ -102,8 +105,14 @@ class TensorOutput(TableOptions):
             values += [
                 (name, size_of_selection(index, plan[name].shape)) for name, index in self.selections
             ]
-        shown = bytes_to_show(plan, values, json=self.format is Format.JSON)
-        return max(shown, bytes_to_save(plan) if self.save is not None else 0)
+        shown = 0
+        for name, n in values:
+            shown += PER_VALUE_IN_JSON * n if self.format is Format.JSON else 0
+            shown += 4 * n if plan[name].dtype in ("bfloat16", "float16") else 0
+        if any(plan[name].dtype == "bfloat16" for name, _ in values):
+            shown += 4 * max(n for _, n in values)
+        copied = sum(step.bytes for step in plan.steps if not step.contiguous)  # to be written
+        return max(shown, copied if self.save is not None else 0)
 
     def check_selections(self, tensors: Mapping[str, tuple[Shape, Dims]], where: str) -> None:
         """Raise an OptionError if a `--show` selects a tensor or an index that does not exist.

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from typer.core import TyperOption
 
 from attnscope.cli.app import Commands, main
+from tests.hints import options_of
 from tests.model.answers.writers import MESSAGES, writer
 from tests.model.run.readers import changed_weights, save_picture, save_reader, save_seer
 
@@ -722,15 +722,9 @@ CASES = [
 ]
 
 
-def flags_of(command: str) -> dict[str, TyperOption]:
-    """The options of a command by every flag."""
-    options = [each for each in Commands()[command].params if isinstance(each, TyperOption)]
-    return {flag: each for each in options for flag in (*each.opts, *each.secondary_opts)}
-
-
 def formats_of(command: str) -> list[str]:
     """The formats that a command prints, and those of the files that it writes."""
-    return [*PRINTED, *(name for name in WRITTEN if f"--{name}" in flags_of(command))]
+    return [*PRINTED, *(name for name in WRITTEN if f"--{name}" in options_of(command))]
 
 
 @dataclass(frozen=True)
@@ -766,7 +760,7 @@ def fits(word: str, words: str) -> bool:
 def fault_of(case: Case, format: str) -> str | None:
     """Return why an option is neither obeyed nor refused in a format; None: it is one of them."""
     one, other = ended(case.without, format), ended((*case.without, *case.option), format)
-    names = {*flags_of(case.command)[case.option[0]].opts}
+    names = {*options_of(case.command)[case.option[0]].opts}
     if one.status == 2 and re.search(rf"(--|\b){format}\b|--format", one.err):
         return None  # no run of this kind has the format
     if one.status == 2 and (other.status != 2 or any(name in one.err for name in names)):
@@ -809,17 +803,19 @@ def test_an_option_is_obeyed_in_a_format_or_a_line_says_why_not(there, case, for
 @pytest.mark.parametrize("command", Commands())
 def test_every_option_has_a_run(command):
     """`bert` is `model` with a default, and `run` leaves its formats to the traces of `trace`."""
-    options = {each.opts[0] for each in flags_of(command).values()} - OF_FILES - {"--help", "--help-all"}
+    options = (
+        {each.opts[0] for each in options_of(command).values()} - OF_FILES - {"--help", "--help-all"}
+    )
     if command == "bert":
         assert options - {"--model"} == {
-            each.opts[0] for each in flags_of("model").values()
+            each.opts[0] for each in options_of("model").values()
         } - OF_FILES - {
             "--help",
             "--help-all",
         }
         return
     tried = {
-        flags_of(command)[case.option[0]].opts[0] for case in CASES if case.command == command
+        options_of(command)[case.option[0]].opts[0] for case in CASES if case.command == command
     } | ELSEWHERE.get(command, set())
     assert not options - tried if command != "run" else not tried
 

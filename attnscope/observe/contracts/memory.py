@@ -1,7 +1,7 @@
 """Estimate of the peak memory of a run of the textbook, before it runs.
 
 Every step that owns its memory lives until the end. The estimate adds the temporary tensors of each step
-and those of a proof; `attnscope.cli.memory` estimates the memory for showing or writing values.
+and those of a proof; `attnscope.cli.output` estimates the memory for showing or writing values.
 tests/benchmarks/memory.py measures how close the estimate is.
 """
 

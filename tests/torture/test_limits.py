@@ -45,7 +45,7 @@ def written(folder, line):
     return [folder / str(word) for word in line if str(word).startswith("out.")]
 
 
-@pytest.mark.parametrize("gib", [1.0, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("gib", [1.0, 2.0])
 @pytest.mark.parametrize("what", HUNGRY)
 def test_little_memory_is_told(cases, folder, what, gib):
     line = HUNGRY[what]
@@ -96,8 +96,15 @@ STREAMS = {
 }
 
 
-@pytest.mark.parametrize("streams", STREAMS)
-@pytest.mark.parametrize("what", SMALL)
+@pytest.mark.parametrize(
+    ("what", "streams"),
+    [
+        (what, streams)
+        for i, what in enumerate(SMALL)
+        for j, streams in enumerate(STREAMS)
+        if (i + j) % 3 == 0 or what == "run"
+    ],
+)
 def test_streams_that_are_closed_or_full_are_no_traceback(cases, folder, model_folder, what, streams):
     os.mknod(folder / "full", stat.S_IFCHR | 0o666, os.makedev(1, 7))
     line = [model_folder("bert") if word == "bert" else word for word in SMALL[what]]

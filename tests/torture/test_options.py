@@ -11,7 +11,7 @@ from tests.torture.files import tensor_files
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 
 COMMANDS = typer.main.get_command(app).commands
-PER_TEST, TESTS = 15, 4
+PER_TEST, TESTS = 10, 4
 """How many command lines are drawn in a test, and for each command."""
 
 WORDS = [

@@ -13,7 +13,7 @@ from tests.torture.files import corpora
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow]
 
-PARTS, PER_PART = 5, 5
+PARTS, PER_PART = 2, 5
 MOST = 90.0
 """Seconds that a process may take; then it hangs."""
 

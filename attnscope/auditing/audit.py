@@ -8,7 +8,7 @@ from typing import Any
 from attnscope.auditing.options import AuditRun, CodeInput, ModelInput, Properties
 from attnscope.auditing.result import Audit
 from attnscope.base.errors import OptionError
-from attnscope.base.options import Inputs, Texts, group_of, is_code, refuse
+from attnscope.base.options import Inputs, Texts, check_conflicts, group_of, is_code, refuse
 from attnscope.base.process.devices import check_seed
 from attnscope.base.process.progress import Progress, silent
 
@@ -96,7 +96,7 @@ def audit(
     check_seed(seed or 0)
     arguments = locals()
     properties = group_of(Properties, arguments)
-    properties.check()
+    check_conflicts([properties])
     run = group_of(AuditRun, arguments)
     if args and inputs is not None:
         raise OptionError("the inputs are given twice, by position and as inputs.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnscope.base.errors import OptionError
 from attnscope.base.options import DEVICES, DTYPES, inputs_of_calls, option
 
 
@@ -14,7 +13,12 @@ class Properties:
 
     PANEL = "What should hold"
 
-    causal: bool = option("A position does not depend on later ones.", default=False, common=True)
+    causal: bool = option(
+        "A position does not depend on later ones.",
+        default=False,
+        common=True,
+        excludes={"bidirectional": ""},
+    )
     bidirectional: bool = option(
         "Positions depend on earlier and on later ones.", default=False, common=True
     )
@@ -23,7 +27,11 @@ class Properties:
     )
     chunk: int | None = option("Positions see keys of their own chunk, of so many.", min=1, common=True)
     prefix: int | None = option("Every position sees so many first ones.", min=0)
-    sinks: int | None = option("So many first positions stay visible outside of the window.", min=0)
+    sinks: int | None = option(
+        "So many first positions stay visible outside of the window.",
+        min=0,
+        needs={"window": "is for positions outside of a window"},
+    )
     padding: bool = option("Padding, left or right, changes nothing.", default=False, common=True)
     packed: bool = option("Texts in one row are what each is alone.", default=False, common=True)
     batch: bool = option("Other sequences of the batch change nothing.", default=False, common=True)
@@ -36,13 +44,6 @@ class Properties:
         metavar="MASK",
         common=True,
     )
-
-    def check(self) -> None:
-        """Raise an OptionError if they contradict each other."""
-        if self.causal and self.bidirectional:
-            raise OptionError("--causal and --bidirectional exclude each other.")
-        if self.sinks is not None and self.window is None:
-            raise OptionError("--sinks is for positions outside of a window.", hint="--window N")
 
     @property
     def requested(self) -> dict[str, bool]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import wraps
@@ -20,6 +20,7 @@ from typing import Any, TypeGuard, TypeVar, get_args, get_origin
 
 from attnscope.base.dtypes import FLOATS
 from attnscope.base.errors import OptionError
+from attnscope.base.text import alternatives
 
 Choice = TypeVar("Choice", bound=StrEnum)
 Group = TypeVar("Group")
@@ -75,6 +76,13 @@ class Flag:
         type: the type of its value on the command line, if the library takes others, too.
         common: whether `--help` lists it, and not only `--help-all`: in each command, or in these.
         values: values that the shell completes: texts, or a kind in `attnscope.cli.completion`.
+        python_only: whether it is a keyword without a flag, such as a loaded tokenizer.
+        only_for: the kinds of the first argument that it is for, such as `models`; default: those in
+            `FOR` of its group, or all. `check_kind` refuses it for others.
+        needs: other options that it needs, each with what the error says after its name:
+            `{"window": "is for positions outside of a window"}`.
+        excludes: other options that cannot be set beside it, each with what the error says, in which
+            `{text}` names an option; empty: that both exclude each other.
     """
 
     help: str
@@ -87,6 +95,10 @@ class Flag:
     type: Any = None
     common: bool | Sequence[str] = False
     values: Sequence[str] | str = ()
+    python_only: bool = False
+    only_for: Collection[str] = ()
+    needs: Mapping[str, str] = field(default_factory=dict)
+    excludes: Mapping[str, str] = field(default_factory=dict)
 
 
 DTYPES = tuple(FLOATS)
@@ -149,9 +161,94 @@ def refuse(options: Mapping[str, Any], why: str) -> None:
             raise OptionError(f"{name} {why}.")
 
 
+def is_set(group: Any, option: Field[Any]) -> bool:
+    """Check whether an option is not as it is by default; an empty list or dictionary sets nothing."""
+    value, default = getattr(group, option.name), option.default
+    if isinstance(value, list | tuple | dict) and not value:
+        return False
+    return type(value) is not type(default) or value != default
+
+
+def check_kind(kinds: Collection[str], groups: Iterable[Any], because: str = "") -> None:
+    """Raise an OptionError if an option is set that is for other kinds of the first argument.
+
+    Args:
+        kinds: the kinds of the argument, in the words of `FOR` and `only_for`: `code`.
+        groups: the options. Those without kinds are for all.
+        because: what follows in the sentence: `, and both are models`.
+
+    >>> @dataclass(frozen=True)
+    ... class Reading:
+    ...     FOR = ("models",)
+    ...     text: str | None = option("A text.")
+    ...     seed: int | None = option("A seed.", only_for=("models", "code"))
+    >>> check_kind(["code"], [Reading(seed=1)])
+    >>> check_kind(["code"], [Reading(text="Hi")], ", and mine.py:f is code")
+    Traceback (most recent call last):
+    attnscope.base.errors.OptionError: --text is for models, and mine.py:f is code.
+    """
+    for group in groups:
+        for each in _options(group):
+            allowed = each.metadata["flag"].only_for or getattr(group, "FOR", kinds)
+            if is_set(group, each) and not set(allowed) & set(kinds):
+                words = alternatives(allowed, "and")
+                raise OptionError(f"{flag_names(each)[0]} is for {words}{because}.")
+
+
+def check_conflicts(groups: Iterable[Any]) -> None:
+    """Raise an OptionError if an option is set beside one that it excludes, or without one it needs.
+
+    Functions under `with_keywords`, and commands, call it for all of their groups.
+
+    >>> @dataclass(frozen=True)
+    ... class Mask:
+    ...     causal: bool = option("Hide later keys.", default=False, excludes={"window": ""})
+    ...     window: int | None = option("Keys to see.")
+    ...     sinks: int | None = option(
+    ...         "First keys.", needs={"window": "is for keys outside of a window"}
+    ...     )
+    >>> check_conflicts([Mask(causal=True, window=3)])
+    Traceback (most recent call last):
+    attnscope.base.errors.OptionError: --causal and --window exclude each other.
+    >>> check_conflicts([Mask(sinks=3)])
+    Traceback (most recent call last):
+    attnscope.base.errors.OptionError: --sinks is for keys outside of a window.
+    try  --window N
+    """
+    found = [(each, is_set(group, each)) for group in groups for each in _options(group)]
+    flags = {each.name: flag_names(each)[0] for each, _ in found}
+    present = {each.name for each, present in found if present}
+    for each, _ in found:
+        flag: Flag = each.metadata["flag"]
+        if each.name not in present:
+            continue
+        for name, why in flag.excludes.items():
+            if name in present:
+                why = why or f"{{{each.name}}} and {{{name}}} exclude each other"
+                raise OptionError(OPTION.sub(lambda named: flags[named[1]], why) + ".")
+        for name, why in flag.needs.items():
+            if name in flags.keys() - present:
+                needed = next(other for other, _ in found if other.name == name)
+                raise OptionError(f"{flags[each.name]} {why}.", hint=_example(needed))
+
+
+def _example(option: Field[Any]) -> str:
+    """Return an option as a hint has it: `--window N`."""
+    flag, kind = flag_names(option)[0], str(option.type)
+    if "bool" in kind:
+        return flag
+    placeholder = "N" if "int" in kind else "X" if "float" in kind else option.name.upper()
+    return f"{flag} {option.metadata['flag'].metavar or placeholder}"
+
+
 def flags_of(group: Any) -> dict[str, Any]:
     """Return the options of a group by their flags."""
     return {flag_names(each)[0]: getattr(group, each.name) for each in fields(group)}
+
+
+def with_flags(group: Any) -> list[Field[Any]]:
+    """Return the options of a group that the command line has."""
+    return [each for each in _options(group) if not each.metadata["flag"].python_only]
 
 
 def flag_names(option: Field[Any]) -> tuple[str, ...]:
@@ -210,7 +307,7 @@ def declarations(group: type) -> dict[str, Declared]:
     }
 
 
-def _options(group: type) -> list[Field[Any]]:
+def _options(group: Any) -> list[Field[Any]]:
     return [each for each in fields(group) if "flag" in each.metadata]
 
 
@@ -246,6 +343,7 @@ def with_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, group in groups.items():
             of_group = {each.name for each in _options(group)} & values.keys()
             values[name] = group(**{each: values.pop(each) for each in of_group})
+        check_conflicts(values[name] for name in groups)
         bound = BoundArguments(grouped, {name: values[name] for name in own if name in values})
         return function(*bound.args, **bound.kwargs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import StrEnum
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from attnscope.base.options import Flag, flag_names, on_command_line, option
+from attnscope.base.options import Flag, check_conflicts, flag_names, on_command_line, option, with_flags
 from attnscope.cli.completion import completion
 
 
@@ -60,12 +60,15 @@ def expanded(command: Callable[..., int]) -> Callable[..., int]:
 
     def run(**arguments: Any) -> int:
         for name, group in groups.items():
-            arguments[name] = group(**{each.name: arguments.pop(each.name) for each in fields(group)})
+            arguments[name] = group(
+                **{each.name: arguments.pop(each.name) for each in with_flags(group)}
+            )
+        check_conflicts(arguments[name] for name in groups)
         return command(**arguments)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.flags = {  # type: ignore[attr-defined]
-        each.name: each.metadata["flag"] for group in groups.values() for each in fields(group)
+        each.name: each.metadata["flag"] for group in groups.values() for each in with_flags(group)
     }
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -75,7 +78,7 @@ def expanded(command: Callable[..., int]) -> Callable[..., int]:
 def _flags(group: Any) -> Iterator[Parameter]:
     """Yield a parameter for each option of a group, annotated for Typer."""
     hints = get_type_hints(group)
-    for each in fields(group):
+    for each in with_flags(group):
         flag: Flag = each.metadata["flag"]
         hint = flag.type or hints[each.name]
         is_path = hint in (Path, Path | None)

@@ -7,7 +7,8 @@ from inspect import signature
 
 import pytest
 
-from attnscope.base.options import Distribution, option, with_keywords
+from attnscope.base.errors import OptionError
+from attnscope.base.options import Distribution, check_kind, option, with_flags, with_keywords
 
 
 @dataclass(frozen=True)
@@ -74,3 +75,20 @@ def test_what_is_declared_is_known():
     declared = plan.declared
     assert (declared["nq"].annotation, declared["nq"].least) == ("int | None", 1)
     assert declared["draw"].names["Distribution"] is Distribution
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A loaded model."""
+
+    FOR = ("models",)
+
+    tokenizer: object = option("Its tokenizer.", python_only=True)
+
+
+def test_an_option_of_python_alone_has_no_flag_and_a_kind_of_argument():
+    assert with_flags(Loaded) == []
+    check_kind(["models"], [Loaded(3)])
+    check_kind(["code"], [Loaded()])
+    with pytest.raises(OptionError, match=r"tokenizer is for models, and f is code\."):
+        check_kind(["code"], [Sizes(3), Loaded([3])], ", and f is code")

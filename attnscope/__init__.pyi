@@ -1,6 +1,7 @@
 """See attention. Generated from the declarations of options: `python -m tests.stub`."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from attnscope.attention.mha import MultiHeadAttention as MultiHeadAttention
@@ -26,7 +27,6 @@ from attnscope.load import load as load
 from attnscope.masks.mask import mask as mask
 from attnscope.masks.result import AttentionMask as AttentionMask
 from attnscope.masks.result import AttentionMasks as AttentionMasks
-from attnscope.model.answers.answer import answer as answer
 from attnscope.model.answers.result import Answer as Answer
 from attnscope.model.card.card import card as card
 from attnscope.model.card.card import cards as cards
@@ -34,6 +34,7 @@ from attnscope.model.card.cards import Cards as Cards
 from attnscope.model.card.result import Card as Card
 from attnscope.model.effects.effects import effects as effects
 from attnscope.model.effects.result import HeadEffects as HeadEffects
+from attnscope.model.files.indices import Indices
 from attnscope.model.files.result import HeadWeights as HeadWeights
 from attnscope.model.files.result import WeightSlice as WeightSlice
 from attnscope.model.heads.measure_heads import measure_heads as measure_heads
@@ -58,6 +59,38 @@ from attnscope.observe.trace import Trace as Trace
 
 __version__: str
 
+def answer(
+    model: Any = ...,
+    text: str | None = ...,
+    *,
+    file: str | Path | None = ...,
+    image: Any = ...,
+    generate: int | None = ...,
+    truncate: bool = ...,
+    messages: Any = ...,
+    replay: Any = ...,
+    choice: int | None = ...,
+    audio: Any = ...,
+    video: Any = ...,
+    fps: float | None = ...,
+    by: Literal["segment"] | None = ...,
+    segments: str | dict[str, Any] | None = ...,
+    rows: Literal["writing", "reading", "segments"] | None = ...,
+    grid: str | None = ...,
+    layers: Indices = ...,
+    heads: Indices = ...,
+    stack: Literal["self", "encoder", "decoder", "cross", "text", "vision", "audio"] | None = ...,
+    pool: Literal["mean", "max"] | None = ...,
+    query: int | str | None = ...,
+    without_sink: bool = ...,
+    verify: bool = ...,
+    dtype: str | None = ...,
+    device: str = ...,
+    page: bool = ...,
+    tokenizer: Any = ...,
+    processor: Any = ...,
+    progress: Progress = ...,
+) -> Answer: ...
 def compare(
     a: Any,
     b: Any = ...,

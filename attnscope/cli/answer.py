@@ -33,6 +33,15 @@ EXAMPLES = {
 
 
 @dataclass(frozen=True)
+class AnswerText:
+    """The text of the prompt."""
+
+    PANEL = "Input"
+
+    text: str | None = option("The prompt; with --image or --video, a question about it.", common=True)
+
+
+@dataclass(frozen=True)
 class AnswerOutput(TensorOutput, FigureOptions):
     """The options of the output."""
 
@@ -42,6 +51,7 @@ class AnswerOutput(TensorOutput, FigureOptions):
 @expanded
 def answer(
     model: ModelName,
+    text: AnswerText,
     prompt: AnswerPrompt,
     about: AnswerOptions,
     view: AnswerView,
@@ -49,7 +59,7 @@ def answer(
     output: AnswerOutput,
 ) -> int:
     """Run `attnscope answer` and return its exit status."""
-    return print_answer(model, output, **keywords(prompt, about, view, place))
+    return print_answer(model, output, **keywords(text, prompt, about, view, place))
 
 
 def print_answer(model: str | None, output: AnswerOutput | MapOutput, **options: Any) -> int:
@@ -67,7 +77,6 @@ def print_answer(model: str | None, output: AnswerOutput | MapOutput, **options:
     is_written = output.save or output.plot or output.page
     warn_unused([(output.force and not is_written, "--force", "no file is written")])
     output.check_drawings("answer.html")
-    options["pool"] = options["pool"] and str(options["pool"])
     with notices_shown(), shown_progress() as progress:
         result = answer(model, page=output.page is not None, progress=progress, **options)
     arrays = {name: array for name, (array, _) in result.tensors().items()}

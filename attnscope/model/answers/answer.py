@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError, warn_unused
-from attnscope.base.options import group_of, one_of
+from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
 from attnscope.document.result import Check
-from attnscope.model.answers.options import TOKENS, PoolOf, RowKind
+from attnscope.model.answers.options import TOKENS, AnswerRequest
 from attnscope.model.answers.prompt import Prompt, Segment, spans_of, with_sink
-from attnscope.model.answers.request import AnswerRequest
 from attnscope.model.answers.result import Answer
-from attnscope.model.files.indices import Indices, parse_indices
 from attnscope.model.files.loaded import find_model
 from attnscope.model.run.query import query_position
 from attnscope.model.run.tokens import Token
@@ -31,36 +29,15 @@ LARGEST = 2**24
 """The most weights of single layers that are kept for a page: 64 MiB of float32."""
 
 
+@with_keywords
 def answer(
     model: Any = None,
     text: str | None = None,
     *,
-    image: Any = None,
-    video: Any = None,
-    fps: float | None = None,
-    messages: Any = None,
-    file: str | Path | None = None,
-    replay: Any = None,
-    choice: int | None = None,
-    audio: Any = None,
-    generate: int | None = None,
-    segments: str | dict[str, Any] | None = None,
-    by: str | None = None,
-    rows: str | None = None,
-    layers: Indices = None,
-    heads: Indices = None,
-    stack: str | None = None,
-    pool: str | None = None,
-    query: int | str | None = None,
-    without_sink: bool = False,
-    grid: str | None = None,
-    truncate: bool = False,
-    verify: bool = False,
+    request: AnswerRequest,
     page: bool = False,
     tokenizer: Any = None,
     processor: Any = None,
-    dtype: str | None = None,
-    device: str = "cpu",
     progress: Progress = silent,
 ) -> Answer:
     """Let a model answer, and return what it reads while it writes, as `attnscope answer` shows it.
@@ -72,43 +49,23 @@ def answer(
         answer.save("answer.html")
         attnscope.answer(model, messages=chat, tokenizer=tokenizer, by="segment", generate=200)
 
+    The model writes greedily; with `replay`, it is made to write the tokens that the server returned.
+    The prompt is `text`, `file`, `messages` or `audio`. An image is a file or an image of pillow; a
+    video a file, an array, `n_frame height width 3`, or a list of frames, `video=[[frame, …]]`; several
+    are a list. A recording is a file, or samples and their rate, `(samples, 16000)`. `messages` is a
+    file or `[{"role": …, "content": …}, …]`, `replay` a file or its content; `segments` may also be by
+    name: ranges of characters, or texts that occur once.
+
+    The row of a token at position t is that of query t − 1, which wrote it (`rows="writing"`), or of
+    query t (`"reading"`). With `rows="segments"`, which implies `by="segment"`, `segment_rows` has the
+    mean of each segment's own rows, prompt included, and tokens have the rows of `"reading"`.
+
     Args:
         model: `minilm`, a folder, a hub name, or a model that transformers has loaded.
         text: the prompt; a question about the pictures, if there are some.
-        image: a file or an image of pillow, or several in a list.
-        video: a file or an array, `n_frame height width 3`, or several in a list; one of them may be a
-            list of frames: `video=[[frame, …]]`.
-        fps: how many frames of each second of a video are read; None: all, of which a model's processor
-            may take some.
-        messages: a chat, `[{"role": …, "content": …}, …]` or a file of it, instead of `text`.
-        file: a file to read as the text.
-        replay: what a server returned for the prompt: a file, or its content. The model is made to
-            write the same tokens.
-        choice: which of several choices of `replay` is shown, by its index; None: the first.
-        audio: a recording, for a model that reads speech, instead of `text`: a `.wav` file, or samples
-            and their rate, `(samples, 16000)`.
-        generate: the most tokens to write; None: 20, and of a recording as many as the model's
-            generation config allows. The model writes greedily.
-        segments: named parts of the prompt, as `--segments` has them; or by name, character ranges or
-            texts that occur once.
-        by: `segment`: show the sums over segments.
-        rows: None or `writing`: the row of a token at position t is that of query t − 1, which wrote it;
-            `reading`: that of query t. `segments`: also, of each segment, prompt included, the mean of
-            its tokens' own rows, in `segment_rows`; tokens have the rows of `reading`. It implies
-            `by="segment"`.
-        layers, heads: the indices that are pooled: an index, several, a range, or `"0-3"`; None: all.
-        stack: the stack of layers, if several write: `decoder` or `cross`.
-        pool: `mean` or `max` over layers and heads; None: `mean`.
-        query: the token of the answer that is shown alone: its position, or its text.
-        without_sink: whether the first token, which heads read when nothing else matters, is a segment
-            of its own, `sink`.
-        grid: the grid of patches, `"24x24"`, for a model whose geometry is not known.
-        truncate: truncate a text that is too long.
-        verify: compare the rows with those of the model's own eager attention.
         page: collect each layer's weights, too, which a page shows.
-        tokenizer, processor: those of a loaded model.
-        dtype: `float32`, `bfloat16`, `float16` or `float64`; None: as stored, or loaded.
-        device: the device to run on; a loaded model stays on its own, unless this is not `cpu`.
+        tokenizer, processor: those of a loaded model, which stays on its own device, unless `device` is
+            not `cpu`.
         progress: called with the progress of the work.
 
     Returns:
@@ -121,30 +78,9 @@ def answer(
             its patches are is not known.
         FileError: a file cannot be read.
     """
-    request = group_of(
-        AnswerRequest,
-        locals(),
-        pictures=_several(image),
-        videos=_several(video),
-        file=None if file is None else Path(file),
-        n=generate,
-        by_segment=by is not None or rows == RowKind.SEGMENTS,
-        rows=one_of(RowKind, "--rows", rows) or RowKind.WRITING,
-        layers=parse_indices("--layer", layers),
-        heads=parse_indices("--head", heads),
-        pool=one_of(PoolOf, "--pool", pool) or PoolOf.MEAN,
-    )
-    if by not in (None, "segment"):
-        raise OptionError(f"--by is {by!r}.", hint="--by segment")
+    request = replace(request, text=text, page=page)
     request.check()
     return _answer(request, find_model(model, tokenizer, processor=processor), progress)
-
-
-def _several(value: Any) -> list[Any]:
-    """Return one or several files or pictures as a list."""
-    if value is None:
-        return []
-    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 @dataclass(frozen=True)
@@ -192,7 +128,7 @@ class _Run:
     def n_write(self) -> int:
         """The most tokens to write."""
         answer = self.prompt.answer
-        return self.request.n or TOKENS if answer is None else len(answer)
+        return self.request.generate or TOKENS if answer is None else len(answer)
 
     @property
     def n_key(self) -> int:
@@ -235,7 +171,13 @@ def _load(request: AnswerRequest, opened: OpenedModel) -> _Run:
     with opened.loading():
         config = opened.config
         opened.check_device()
-        check_numbers(opened.name, config, Reading({}), request.layers or [], request.heads or [])
+        check_numbers(
+            opened.name,
+            config,
+            Reading({}),
+            request.layer_numbers or [],
+            request.head_numbers or [],
+        )
         if request.audio is not None:
             check_hears(checkpoint, config)
             prompt = Prompt({}, [])
@@ -253,7 +195,7 @@ def _load(request: AnswerRequest, opened: OpenedModel) -> _Run:
     if request.audio is None:
         return _Run(request, checkpoint, model, prompt, stack, recorded=recorded)
     with stage(opened.progress, f"{opened.name} listens …"):
-        heard = listen(checkpoint, model, request.audio, request.n, truncate=request.truncate)
+        heard = listen(checkpoint, model, request.audio, request.generate, truncate=request.truncate)
     return _Run(request, checkpoint, model, heard.prompt, stack, heard)
 
 
@@ -282,7 +224,7 @@ def _read(request: AnswerRequest, checkpoint: Checkpoint, config: Any) -> Prompt
         return read_messages(checkpoint, config, request.messages, request.segments, fps=request.fps)
     text, name = request.text or "", "--text"
     if request.file is not None:
-        text = text_of_file(request.file, max_tokens(config), truncate=request.truncate)
+        text = text_of_file(Path(request.file), max_tokens(config), truncate=request.truncate)
         name = f"--file {request.file}"
     if request.pictures or request.videos:
         return read_pictures_and_text(
@@ -368,14 +310,14 @@ def _collect(run: _Run, progress: Progress) -> Answer:
         queries=[text.first + row - request.before for row in range(n_row)],
         layers=sorted({layer for layer, _ in sums.sums}),
         heads=sorted({head for _, head in sums.sums}),
-        pool=request.pool,
+        pool=request.pooling,
         weights=weights,
         sums=of_segments,
         segments=[_within(segment, n_K) for segment in run.segments],
         pictures=[] if run.stack == "decoder" else prompt.pictures,
         log_probabilities=text.log_probabilities,
         of_layers=of_layers,
-        by_segment=request.by_segment,
+        by_segment=request.by is not None or request.of_segments,
         notices=notices,
         recorded=run.recorded,
         segment_rows=None if sums.segment_rows is None else sums.segment_rows.numbers(),
@@ -470,7 +412,7 @@ def _write(
         n + 1,
         n_K,
         run.segments,
-        request.pool,
+        request.pooling,
         of_layers=request.page and n_layer * n * n_K <= LARGEST,
         of_segments=request.of_segments,
     )
@@ -483,8 +425,8 @@ def _write(
             stack=run.stack,
             first=first_query,
             last=request.reads,
-            layers=request.layers,
-            heads=request.heads,
+            layers=request.layer_numbers,
+            heads=request.head_numbers,
             eager=eager,
         )
         return sums, text
@@ -498,8 +440,8 @@ def _write(
         answer=run.prompt.answer if given is None else given,
         reading=request.reads,
         of_prompt=request.of_segments,
-        layers=request.layers,
-        heads=request.heads,
+        layers=request.layer_numbers,
+        heads=request.head_numbers,
         eager=eager,
         progress=lambda done: progress(f"{run.checkpoint.name} writes {done} …"),
     )

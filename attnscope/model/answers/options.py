@@ -1,17 +1,25 @@
-"""Options of `attnscope.answer`: what a model reads and writes, and which rows are shown.
-
-In Python, `messages` and `replay` may be lists and dicts, and `segments` a dict.
-"""
+"""Options of `attnscope.answer`: what a model reads and writes, and which rows are shown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from attnscope.base.options import option
-from attnscope.model.run.options import STACK, PromptContent, StackName, heads_option, layers_option
+from attnscope.base.errors import OptionError
+from attnscope.base.options import option, refuse
+from attnscope.base.process.devices import check_device_name
+from attnscope.model.files.indices import Indices, parse_indices
+from attnscope.model.run.options import (
+    STACK,
+    DeviceAndDtype,
+    StackName,
+    heads_option,
+    layers_option,
+    truncate_option,
+)
 
 TOKENS = 20
 """The number of tokens that a model writes unless `--generate` says otherwise."""
@@ -42,41 +50,67 @@ class PoolOf(StrEnum):
 
 
 @dataclass(frozen=True)
+class AnswerPrompt:
+    """What a model answers beside a text, and how much it writes."""
+
+    PANEL = "Input"
+
+    file: str | Path | None = option(
+        "Use the content of a file as the text.", metavar="FILE", common=True, type=Path | None
+    )
+    image: Any = option(
+        "An image, for a model that reads them.", metavar="FILE", common=True, type=list[Path] | None
+    )
+    generate: int | None = option(
+        "Write at most N tokens.",
+        metavar="N",
+        min=1,
+        shown=f"{TOKENS}; of a recording, as many as the model allows",
+        common=True,
+    )
+    truncate: bool = truncate_option()
+
+
+@dataclass(frozen=True)
 class AnswerOptions:
     """What a model reads and writes, and how the answer is shown."""
 
     PANEL = "Answer"
 
-    messages: Path | None = option(
+    messages: Any = option(
         "A chat: .json with messages of role and content, and tools, documents.",
         metavar="FILE",
         common=True,
+        type=Path | None,
     )
-    replay: Path | None = option(
+    replay: Any = option(
         "An answer that vLLM, llama.cpp or another server returned: .json, or a stream.",
         metavar="FILE",
         common=True,
+        type=Path | None,
     )
     choice: int | None = option(
-        "The choice of --replay, if the server returned several, counted from 0.",
+        "The choice of {replay}, if the server returned several, counted from 0.",
         metavar="N",
         shown="the first",
         min=0,
     )
-    audio: Path | None = option(
+    audio: Any = option(
         "A recording that the model writes down: .wav; with soundfile, other formats, too.",
         metavar="FILE",
+        type=Path | None,
     )
-    video: list[Path] | None = option("A video, for a model that reads them.", metavar="FILE")
+    video: Any = option("A video, for a model that reads them.", metavar="FILE", type=list[Path] | None)
     fps: float | None = option(
         "The frames of each second of a video that are read.", metavar="N", shown="all"
     )
     by: By | None = option(
         "segment: sum the weights over the parts of the prompt.", metavar="segment", common=True
     )
-    segments: str | None = option(
+    segments: str | dict[str, Any] | None = option(
         "Parts of the prompt: 'docs=[1],[2]', 'name=/regex/' or 'name=10-250'; several with ;.",
         metavar="NAME=…",
+        type=str | None,
     )
     rows: RowKind | None = option(
         "Rows: writing (of the query before a token), reading (its own), segments (means of these).",
@@ -94,36 +128,21 @@ class AnswerOptions:
 
 
 @dataclass(frozen=True)
-class AnswerPrompt(PromptContent):
-    """What a model answers, and how much it writes."""
-
-    text: str | None = option("The prompt; with --image or --video, a question about it.", common=True)
-    image: list[Path] | None = option(
-        "An image, for a model that reads them.", metavar="FILE", common=True
-    )
-    generate: int | None = option(
-        "Write at most N tokens.",
-        metavar="N",
-        min=1,
-        shown=f"{TOKENS}; of a recording, as many as the model allows",
-        common=True,
-    )
-
-
-@dataclass(frozen=True)
 class AnswerView:
     """The layers and heads that are pooled, and what is shown of them."""
 
     PANEL = "View"
 
-    layers: str | None = layers_option()
-    heads: str | None = heads_option()
+    layers: Indices = layers_option()
+    heads: Indices = heads_option()
     stack: StackName | None = option(STACK, shown="the one that writes")
     pool: PoolOf | None = option("Pool layers and heads by the mean or the max.", shown="mean")
-    query: Any = option(
-        "Show only one token of the answer: its position, or its text.",
+    query: int | str | None = option(
+        "Show one token alone: its position, or its text.",
         metavar="I",
+        min=0,
         parser=str,
+        type=Any,
         common=True,
     )
     without_sink: bool = option(
@@ -135,3 +154,108 @@ class AnswerView:
         default=False,
         common=True,
     )
+
+
+PROMPTS = '--text "…", --messages FILE, --audio FILE or --replay FILE'
+
+
+@dataclass(frozen=True)
+class AnswerRequest(DeviceAndDtype, AnswerView, AnswerOptions, AnswerPrompt):
+    """All that one call asks for: the options, the text, and whether a page will show its layers."""
+
+    text: str | None = None
+    page: bool = False
+
+    @property
+    def layer_numbers(self) -> list[int] | None:
+        """The layers that are pooled; None: all."""
+        return parse_indices("--layer", self.layers)
+
+    @property
+    def head_numbers(self) -> list[int] | None:
+        """The heads that are pooled; None: all."""
+        return parse_indices("--head", self.heads)
+
+    @property
+    def pooling(self) -> PoolOf:
+        """How layers and heads are pooled."""
+        return self.pool or PoolOf.MEAN
+
+    @property
+    def pictures(self) -> list[Any]:
+        """The pictures, none or several."""
+        return _several(self.image)
+
+    @property
+    def videos(self) -> list[Any]:
+        """The videos, none or several."""
+        return _several(self.video)
+
+    @property
+    def of_segments(self) -> bool:
+        """Whether the rows of segments are collected, too."""
+        return self.rows == RowKind.SEGMENTS
+
+    @property
+    def before(self) -> int:
+        """How many positions before a token the query of its row is."""
+        return 0 if self.reads else 1
+
+    @property
+    def reads(self) -> bool:
+        """Whether the row of a token is that of its own query, which reads it."""
+        return self.rows not in (None, RowKind.WRITING)
+
+    def check(self) -> None:
+        """Raise an OptionError for options that contradict each other."""
+        _ = self.layer_numbers, self.head_numbers
+        prompts = ("text", "file", "messages", "audio")
+        named = [f"--{name}" for name in prompts if getattr(self, name) is not None]
+        shows = bool(self.pictures or self.videos)
+        is_chat = self.messages is not None
+        if len(named) > 1:
+            raise OptionError(
+                f"{' and '.join(named)} cannot be combined: give one prompt.", hint=" or ".join(named)
+            )
+        if not named and (self.replay is None or shows):
+            raise OptionError("there is no prompt.", hint=PROMPTS)
+        if is_chat and shows:
+            raise OptionError(
+                "--image and --video go with --text: in a chat, pictures are parts of messages.",
+                hint='"content": [{"type": "image", "path": "FILE"}, {"type": "text", "text": "…"}]',
+            )
+        if self.fps is not None and not (self.videos or is_chat):
+            raise OptionError("--fps is that of a video, and there is none.", hint="--video FILE")
+        if self.fps is not None and not 0 < self.fps < inf:
+            raise OptionError(f"--fps is {self.fps:g}, but must be more than 0.")
+        if self.audio is not None:
+            others: dict[str, Any] = {"--image": self.pictures, "--video": self.videos}
+            others |= {"--segments": self.segments, "--grid": self.grid, "--replay": self.replay}
+            refuse(
+                {name: value or None for name, value in others.items()},
+                "does not go with --audio, whose frames are the segments sound and padding",
+            )
+        if self.of_segments:
+            refuse({"--query": self.query}, "is a token, and --rows segments shows segments")
+        if self.generate is not None and self.replay is not None:
+            raise OptionError(
+                "--replay holds the answer, and --generate writes one.", hint="one of them"
+            )
+        if is_chat or shows:
+            is_cut = self.truncate and self.file is None
+            whole = "--messages" if is_chat else "a picture"
+            refuse({"--truncate": is_cut}, f"does not go with {whole}: what it would cut is not known")
+        if self.choice is not None and self.replay is None:
+            raise OptionError("--choice is one of --replay, and there is none.", hint="--replay FILE")
+        if self.grid is not None and not self.pictures:
+            raise OptionError("--grid is that of a picture, and there is none.", hint="--image FILE")
+        if self.device.startswith("meta"):
+            raise OptionError("--device meta computes no values, and rows of attention need values.")
+        check_device_name(self.device)
+
+
+def _several(value: Any) -> list[Any]:
+    """Return one or several files or pictures as a list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]

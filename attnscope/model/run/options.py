@@ -51,13 +51,25 @@ def truncate_option() -> Any:
 
 def layers_option(*more: str) -> Any:
     """Declare `--layer`, and further spellings of it, which selects several layers."""
-    about: dict[str, Any] = {"metavar": "N", "shown": "all", "common": True, "values": "layers"}
+    about: dict[str, Any] = {
+        "metavar": "N",
+        "shown": "all",
+        "common": True,
+        "values": "layers",
+        "type": str | None,
+    }
     return option("Layers, counted from 0: 3, 0-3 or 0,2.", "--layer", *more, **about)
 
 
 def heads_option(*more: str) -> Any:
     """Declare `--head`, and further spellings of it, which selects several heads."""
-    about: dict[str, Any] = {"metavar": "N", "shown": "all", "common": True, "values": "heads"}
+    about: dict[str, Any] = {
+        "metavar": "N",
+        "shown": "all",
+        "common": True,
+        "values": "heads",
+        "type": str | None,
+    }
     return option("Heads, counted from 0.", "--head", *more, **about)
 
 

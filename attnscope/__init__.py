@@ -53,7 +53,7 @@ _HOMES = {
     "mask": "attnscope.masks.mask",
     "measure_heads": "attnscope.model.heads.measure_heads",
     "measure_scaling": "attnscope.formula.scaling.measure",
-    "read_head": "attnscope.model.weights.read_head",
+    "read_head": "attnscope.model.weights.head_weights",
     "sdpa": "attnscope.attention.sdpa",
     "trace": "attnscope.observe.calls",
     "trace_call": "attnscope.observe.calls",

@@ -32,7 +32,7 @@ from attnscope.model.card.card import card as card
 from attnscope.model.card.card import cards as cards
 from attnscope.model.card.cards import Cards as Cards
 from attnscope.model.card.result import Card as Card
-from attnscope.model.effects.effects import effects as effects
+from attnscope.model.effects.options import Prompts
 from attnscope.model.effects.result import HeadEffects as HeadEffects
 from attnscope.model.files.indices import Indices
 from attnscope.model.files.result import HeadWeights as HeadWeights
@@ -46,10 +46,7 @@ from attnscope.model.maps.compare_maps import compare_maps as compare_maps
 from attnscope.model.maps.differences import MapDifferences as MapDifferences
 from attnscope.model.maps.result import AttentionMap as AttentionMap
 from attnscope.model.maps.result import AttentionMaps as AttentionMaps
-from attnscope.model.weights.compare_checkpoints import compare_checkpoints as compare_checkpoints
 from attnscope.model.weights.differences import HeadDifferences as HeadDifferences
-from attnscope.model.weights.head_weights import head_weights as head_weights
-from attnscope.model.weights.read_head import read_head as read_head
 from attnscope.notebook import load_ipython_extension as load_ipython_extension
 from attnscope.notebook import unload_ipython_extension as unload_ipython_extension
 from attnscope.observe.calls import trace as trace
@@ -125,6 +122,61 @@ def compare(
     draw: Literal["normal", "uniform"] | None = ...,
     progress: Progress = ...,
 ) -> Comparison | HeadDifferences | MapDifferences: ...
+def compare_checkpoints(
+    a: Any,
+    b: Any = ...,
+    *,
+    adapter: str | Path | None = ...,
+    stack: str | None = ...,
+    layers: Indices = ...,
+    heads: Indices = ...,
+    sort: str | None = ...,
+    reverse: bool = ...,
+    top: int | None = ...,
+    progress: Progress = ...,
+) -> HeadDifferences: ...
+def effects(
+    model: Any,
+    text: Prompts | None = ...,
+    *,
+    answer: str | int | Sequence[int] | None = ...,
+    against: str | int | Sequence[int] | None = ...,
+    metric: str | None = ...,
+    position: str | int | None = ...,
+    file: str | Path | None = ...,
+    corpus: str | Path | None = ...,
+    ids: str | Sequence[int] | None = ...,
+    tokens: str | Sequence[str] | None = ...,
+    target: str | None = ...,
+    corrupt: str | Sequence[int] | None = ...,
+    truncate: bool = ...,
+    columns: str | Sequence[str] | None = ...,
+    at: str | int | Sequence[int] | None = ...,
+    each_position: bool = ...,
+    block: str | None = ...,
+    sort: str | None = ...,
+    reverse: bool = ...,
+    top: int | None = ...,
+    stack: str | None = ...,
+    layers: Indices = ...,
+    heads: Indices = ...,
+    dtype: str | None = ...,
+    device: str = ...,
+    memory: str | int | None = ...,
+    tokenizer: Any = ...,
+    page: bool = ...,
+    progress: Progress = ...,
+) -> HeadEffects: ...
+def head_weights(
+    model: Any = ...,
+    layer: int | None = ...,
+    head: int = ...,
+    *,
+    stack: str | None = ...,
+    circuits: bool = ...,
+    verify: bool = ...,
+    progress: Progress = ...,
+) -> HeadWeights: ...
 def measure_scaling(
     widths: str | Iterable[int] = ...,
     *,
@@ -136,6 +188,13 @@ def measure_scaling(
     dtype: str = ...,
     progress: Progress = ...,
 ) -> Scaling: ...
+def read_head(
+    model: Any = ...,
+    *,
+    layer: int | None = ...,
+    head: int = ...,
+    stack: str | None = ...,
+) -> HeadWeights: ...
 def worked_example(
     layout: Literal["rows", "columns"] | None = ...,
     query: int | None = ...,

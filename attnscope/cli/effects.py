@@ -6,14 +6,7 @@ from attnscope.base.errors import warn_unused
 from attnscope.base.options import keywords
 from attnscope.cli.options import FigureOptions, ModelName, TableOptions, expanded
 from attnscope.cli.output import notices_shown, print_heads, shown_progress
-from attnscope.model.effects.options import (
-    EffectHeads,
-    EffectOptions,
-    EffectOrder,
-    EffectRun,
-    PredictionOptions,
-    PromptOptions,
-)
+from attnscope.model.effects.options import EffectOptions, EffectRun, PromptOptions, PromptText
 
 EXAMPLES = {
     "attnscope effects llama --ids 1,2,3,1,2 --answer 3 --against 4": "heads that bring 3, not 4",
@@ -26,11 +19,9 @@ EXAMPLES = {
 @expanded
 def effects(
     model: ModelName,
+    text: PromptText,
     prompt: PromptOptions,
-    answer: PredictionOptions,
-    what: EffectOptions,
-    order: EffectOrder,
-    selection: EffectHeads,
+    view: EffectOptions,
     run: EffectRun,
     files: FigureOptions,
     output: TableOptions,
@@ -46,7 +37,7 @@ def effects(
         ]
     )
     with notices_shown(), shown_progress() as show:
-        options = keywords(prompt, answer, what, order, selection, run)
+        options = keywords(text, prompt, view, run)
         table = measure_effects(model, **options, page=files.page is not None, progress=show)
     print_heads(table, files, output)
     return 130 if table.partial else 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from attnscope.base.options import keywords, option
+from attnscope.base.options import keywords
 from attnscope.cli.options import ModelName, expanded
 from attnscope.cli.output import TensorOutput, exit_status, refuse_in_csv, shown_progress, written_first
-from attnscope.model.run.options import STACK, StackName
+from attnscope.model.weights.options import HeadChecks, OneHead, OneStack
 
 EXAMPLES = {
     "attnscope weights minilm": "the weights of head 0 of the first layer with attention",
@@ -18,32 +17,13 @@ EXAMPLES = {
 }
 
 
-@dataclass(frozen=True)
-class Head:
-    """One head, and what is shown of it."""
-
-    PANEL = "Layer and head"
-
-    layer: int | None = option(
-        "Layer, counted from 0.", shown="the first with attention", min=0, common=True, values="layers"
-    )
-    head: int = option("Head, counted from 0.", default=0, min=0, common=True, values="heads")
-    stack: StackName | None = option(STACK, shown="encoder; cross, if there is no other")
-    circuits: bool = option(
-        "Print the singular values of the head's QK and OV matrices.", default=False, common=True
-    )
-    verify: bool = option(
-        "Compare the weights with transformers; exit with status 1 if they differ.",
-        default=False,
-        common=True,
-    )
-
-
 @expanded
-def weights(model: ModelName, head: Head, output: TensorOutput) -> int:
+def weights(
+    model: ModelName, head: OneHead, of: OneStack, checks: HeadChecks, output: TensorOutput
+) -> int:
     """Run `attnscope weights` and return its exit status."""
-    refuse_in_csv(output.format, {"--verify": head.verify})
-    return print_weights(model, output, **keywords(head))
+    refuse_in_csv(output.format, {"--verify": checks.verify})
+    return print_weights(model, output, **keywords(head, of, checks))
 
 
 def print_weights(model: str | None, output: TensorOutput, **options: Any) -> int:

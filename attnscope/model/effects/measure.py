@@ -13,7 +13,6 @@ from attnscope.base.errors import ModelError, OptionError, SizeError
 from attnscope.base.units import bytes_text
 from attnscope.model.effects.baseline import Baseline
 from attnscope.model.effects.blocked import BlockedKeys, blocked_at_once, blocked_effects
-from attnscope.model.effects.columns import BLOCKED, DIRECT, FIRST_ORDER, MEAN, PATCHED, ZERO
 from attnscope.model.effects.direct import DirectEffects, NotAdditiveError, direct_effects
 from attnscope.model.effects.exact import (
     Change,
@@ -26,7 +25,7 @@ from attnscope.model.effects.exact import (
 )
 from attnscope.model.effects.head_outputs import AttendingLayer, HeadOutputs
 from attnscope.model.effects.metric import Inputs, PredictionMetric
-from attnscope.model.effects.options import Kind
+from attnscope.model.effects.options import BLOCKED, DIRECT, FIRST_ORDER, MEAN, PATCHED, ZERO, Kind
 from attnscope.model.effects.positions import parse_blocks, parse_positions
 from attnscope.model.effects.prompt import MeasuredPrompt, MeasuredRun
 from attnscope.model.files.checkpoint import Checkpoint

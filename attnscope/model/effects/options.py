@@ -1,17 +1,17 @@
-"""The options of `attnscope effects`, which the command and the function share.
+"""The columns, metrics and options of `attnscope effects`, which the command and the function share."""
 
-In Python, `text` may be an iterable of objects, and `ids`, `tokens`, `answer`, `at`, `layers`, `heads`
-and `columns` lists.
-"""
+# ruff: noqa: RUF009 - options are declared by functions
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from attnscope.base.options import option
-from attnscope.model.effects.columns import COLUMNS
+from attnscope.model.files.indices import Indices
 from attnscope.model.run.options import (
     STACK,
     StackName,
@@ -24,6 +24,38 @@ from attnscope.model.run.options import (
     tokens_option,
     truncate_option,
 )
+
+Prompts = str | Iterable[str | Mapping[str, Any]]
+"""A text; or several prompts, as the lines of a corpus."""
+
+ZERO, MEAN, DIRECT, FIRST_ORDER = "zero", "mean", "direct", "first order"
+PATCHED, BLOCKED = "patched", "blocked"
+
+COLUMNS = {
+    ZERO: "the metric's change when the head's output before W_O is 0",
+    MEAN: "the metric's change when that output is its mean over positions",
+    DIRECT: "what the head adds to the logit through the residual stream alone, norms' scales frozen",
+    FIRST_ORDER: "estimate of zero, −z·∂metric/∂z: misses saturated softmax and what cancels",
+    PATCHED: "share of the difference between both texts that the head's clean output restores",
+    BLOCKED: "the metric's change when the head's queries may not read the blocked keys",
+}
+"""The columns, in order, with their meanings."""
+
+FIRST_ORDER_PATCHED = (
+    "estimate of patched, (clean z − corrupted z)·∂metric/∂z on the corrupted text, as a share"
+)
+"""The meaning of `first order` where there is a corrupted text."""
+
+STRONGEST = "; one position at a time, of which this is the strongest"
+"""What is added to the meaning of a column whose positions are measured by themselves."""
+
+PATCHED_OF_MANY = "share of the mean difference between both texts that the head's clean output restores"
+MEAN_OF_MANY = "the metric's change when that output is its mean over the positions of all prompts"
+"""The meanings of `patched` and `mean` where there are several prompts."""
+
+
+PREDICTION = "Prediction"
+"""The heading of the options of the prediction in the help."""
 
 
 class Kind(StrEnum):
@@ -47,81 +79,95 @@ MEANINGS = {
 
 
 @dataclass(frozen=True)
-class PromptOptions:
-    """The input of the model."""
+class PromptText:
+    """The text that the model reads."""
 
     PANEL = "Input"
 
-    text: str | None = option("Run the model on this text.", metavar="TEXT", common=True)
-    file: Path | None = option("Use the content of a file as the text.", metavar="FILE", common=True)
-    corpus: str | None = option(
-        "Many prompts: .jsonl with text, answer, against, corrupt, target; - is stdin.",
-        metavar="FILE",
-        common=True,
+    text: Prompts | None = option(
+        "Run the model on this text.", metavar="TEXT", common=True, type=str | None
     )
-    ids: str | None = ids_option()
-    tokens: str | None = tokens_option()
-    target: str | None = option("The decoder's text, for an encoder-decoder model.", metavar="TEXT")
-    corrupt: str | None = option(
-        "A text of as many tokens: patch each head of it with its output on the first text.",
-        metavar="TEXT",
-        common=True,
-    )
-    truncate: bool = truncate_option()
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the inputs that are set; more than one is an error."""
-        names = ("text", "file", "corpus", "ids", "tokens")
-        return [name for name in names if getattr(self, name) is not None]
 
 
 @dataclass(frozen=True)
-class PredictionOptions:
-    """The prediction that is measured."""
+class PromptOptions:
+    """The prediction that is measured, and other inputs of the model than a text."""
 
-    PANEL = "Prediction"
+    PANEL = "Input"
 
-    answer: str | None = option(
-        "The answer whose logit is measured, with its leading space: ' Mary'; or a class.",
+    answer: str | int | Sequence[int] | None = option(
+        "The answer whose logit is measured, with its leading space: ' Mary'; or a class; or another"
+        " text, for a model without a prediction head.",
         metavar="TEXT",
         common=True,
         shown="the loss of the text",
+        type=str | None,
+        panel=PREDICTION,
     )
-    against: str | None = option(
-        "Another answer, whose logit is subtracted.", metavar="TEXT", common=True
+    against: str | int | Sequence[int] | None = option(
+        "Another answer, whose logit is subtracted.",
+        metavar="TEXT",
+        common=True,
+        type=str | None,
+        panel=PREDICTION,
     )
     metric: str | None = option(
         f"What is measured: {', '.join(Kind)}.",
         metavar="NAME",
         shown="logit; log-probability of several tokens",
         values=tuple(Kind),
+        panel=PREDICTION,
     )
-    position: str | None = option(
+    position: str | int | None = option(
         "The position whose prediction is measured.",
         metavar="N",
         shown="the last one, or the masked tokens",
+        type=str | None,
+        panel=PREDICTION,
     )
+    file: str | Path | None = option(
+        "Use the content of a file as the text.", metavar="FILE", common=True, type=Path | None
+    )
+    corpus: str | Path | None = option(
+        "Many prompts: .jsonl with text, answer, against, corrupt, target; - is stdin.",
+        metavar="FILE",
+        common=True,
+        type=str | None,
+    )
+    ids: str | Sequence[int] | None = ids_option()
+    tokens: str | Sequence[str] | None = tokens_option()
+    target: str | None = option(
+        "The decoder's text, for an encoder-decoder model; an answer follows it.", metavar="TEXT"
+    )
+    corrupt: str | Sequence[int] | None = option(
+        "A text of as many tokens: patch each head of it with its output on the first text.",
+        metavar="TEXT",
+        common=True,
+        type=str | None,
+    )
+    truncate: bool = truncate_option()
 
 
 @dataclass(frozen=True)
 class EffectOptions:
-    """What is done to each head."""
+    """What is done to which heads, and how they are shown."""
 
     PANEL = "View"
 
-    columns: str | None = option(
+    columns: str | Sequence[str] | None = option(
         f"Measure only these: {', '.join(COLUMNS)}.",
         metavar="NAME,…",
         shown="all that apply",
         common=True,
         values=tuple(COLUMNS),
+        type=str | None,
     )
-    at: str | None = option(
+    at: str | int | Sequence[int] | None = option(
         "Change a head's output at these positions only: last, 3, 0-3, or a token.",
         metavar="N,…",
         shown="all",
         common=True,
+        type=str | None,
     )
     each_position: bool = option(
         "Measure each position of a head's output by itself.", default=False, common=True
@@ -132,13 +178,6 @@ class EffectOptions:
         common=True,
     )
 
-
-@dataclass(frozen=True)
-class EffectOrder:
-    """The order of heads, and the number that is shown."""
-
-    PANEL = "View"
-
     sort: str | None = option(
         "Rank the heads by a column, the strongest first.",
         metavar="NAME",
@@ -146,18 +185,16 @@ class EffectOrder:
         values=tuple(COLUMNS),
     )
     reverse: bool = option("Rank the weakest first.", default=False)
-    top: int | None = option("Print only the first K heads.", metavar="K", min=1, common=True)
+    top: int | None = option(
+        "Print only the first K heads; without {sort}, by the first column.",
+        metavar="K",
+        min=1,
+        common=True,
+    )
 
-
-@dataclass(frozen=True)
-class EffectHeads:
-    """The heads to change."""
-
-    PANEL = "View"
-
-    stack: StackName | None = option(STACK, shown="all that run", metavar="STACK")
-    layers: str | None = layers_option("--layers")
-    heads: str | None = heads_option("--heads")
+    stack: str | None = option(STACK, shown="all that run", metavar="STACK", type=StackName | None)
+    layers: Indices = layers_option("--layers")
+    heads: Indices = heads_option("--heads")
 
 
 @dataclass(frozen=True)
@@ -168,4 +205,4 @@ class EffectRun:
 
     dtype: str | None = dtype_option(shown="as stored, but float32 instead of 16 bits")
     device: str = device_option()
-    memory: str | None = memory_option()
+    memory: str | int | None = memory_option()

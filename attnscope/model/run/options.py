@@ -35,13 +35,13 @@ STACK = "Stack of layers: self, encoder, decoder, cross, text, vision or audio."
 def ids_option() -> Any:
     """Declare `--ids`, an input of the model."""
     help = "Use token ids in place of a text, without special tokens added: 101,2023,102."
-    return option(help, metavar="N,…")
+    return option(help, metavar="N,…", type=str | None)
 
 
 def tokens_option() -> Any:
     """Declare `--tokens`, an input of the model."""
     help = "Use entries of the vocabulary in place of a text, without special tokens added."
-    return option(help, metavar="'A B C'")
+    return option(help, metavar="'A B C'", type=str | None)
 
 
 def truncate_option() -> Any:
@@ -51,25 +51,15 @@ def truncate_option() -> Any:
 
 def layers_option(*more: str) -> Any:
     """Declare `--layer`, and further spellings of it, which selects several layers."""
-    about: dict[str, Any] = {
-        "metavar": "N",
-        "shown": "all",
-        "common": True,
-        "values": "layers",
-        "type": str | None,
-    }
+    about: dict[str, Any] = {"metavar": "N", "shown": "all", "common": True, "values": "layers"}
+    about["type"] = str | None
     return option("Layers, counted from 0: 3, 0-3 or 0,2.", "--layer", *more, **about)
 
 
 def heads_option(*more: str) -> Any:
     """Declare `--head`, and further spellings of it, which selects several heads."""
-    about: dict[str, Any] = {
-        "metavar": "N",
-        "shown": "all",
-        "common": True,
-        "values": "heads",
-        "type": str | None,
-    }
+    about: dict[str, Any] = {"metavar": "N", "shown": "all", "common": True, "values": "heads"}
+    about["type"] = str | None
     return option("Heads, counted from 0.", "--head", *more, **about)
 
 
@@ -88,7 +78,7 @@ def device_option(more: str = "", *, common: bool = True) -> Any:
 def memory_option() -> Any:
     """Declare `--memory`, the limit of a run."""
     help = "Memory limit of a run, without the model's weights: 2G, 500M."
-    return option(help, metavar="SIZE", shown="80 % of the free memory")
+    return option(help, metavar="SIZE", shown="80 % of the free memory", type=str | None)
 
 
 @dataclass(frozen=True)

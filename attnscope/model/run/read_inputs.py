@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError
@@ -39,6 +40,6 @@ def read_inputs(inputs: ReadOptions, checkpoint: Checkpoint, config: Any) -> Rea
         return read_ids(checkpoint, config, inputs.ids, inputs.tokens, **options)
     text, name = inputs.text or "", "--text"
     if inputs.file is not None:
-        text = text_of_file(inputs.file, max_tokens(config), truncate=inputs.truncate)
+        text = text_of_file(Path(inputs.file), max_tokens(config), truncate=inputs.truncate)
         name = f"--file {inputs.file}"
     return read_text(checkpoint, config, text, name=name, pair=inputs.pair, **options)

@@ -26,6 +26,7 @@ def read_ids(
     ids: Any,
     tokens: str | Sequence[str] | None = None,
     *,
+    name: str = "--ids",
     target: str | None = None,
     truncate: bool = False,
 ) -> Reading:
@@ -33,8 +34,10 @@ def read_ids(
 
     Args:
         checkpoint: the model; its tokenizer, if it has one, decodes the ids.
+        name: that of the ids in messages.
     """
-    name, numbers = "--tokens" if ids is None else "--ids", ids_of(checkpoint, ids, tokens)
+    name = "--tokens" if ids is None else name
+    numbers = find_tokens(checkpoint, tokens or "") if ids is None else parse_ids(ids, name)
     check_ids(checkpoint, config, numbers, name)
     tokenizer = tokenizer_of(checkpoint)
     limit = max_tokens(config)
@@ -54,8 +57,8 @@ def ids_of(checkpoint: Checkpoint, ids: Any, tokens: str | Sequence[str] | None)
     return parse_ids(ids) if ids is not None else find_tokens(checkpoint, tokens or "")
 
 
-def parse_ids(ids: Any) -> list[int]:
-    """Return the numbers of `--ids`: a sequence of them, or a text that separates them by commas.
+def parse_ids(ids: Any, name: str = "--ids") -> list[int]:
+    """Return token ids: of a sequence of them, or a text that separates them by commas.
 
     >>> parse_ids("101, 2023,102"), parse_ids([101, 102])
     ([101, 2023, 102], [101, 102])
@@ -68,7 +71,7 @@ def parse_ids(ids: Any) -> list[int]:
     wrong = next((part for part in parts if not (part.isascii() and part.isdigit())), None)
     if wrong is not None or not parts:
         found = "is empty" if wrong is None else f"has {shortened(wrong)!r}, which is not a token id"
-        raise OptionError(f"--ids {found}.", hint="--ids 101,2023,102")
+        raise OptionError(f"{name} {found}.", hint=f"{name} 101,2023,102")
     return [int(part[:20]) for part in parts]  # longer ones are no ids either
 
 

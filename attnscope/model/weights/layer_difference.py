@@ -19,13 +19,13 @@ from attnscope.model.files.result import WeightSlice
 from attnscope.model.heads.result import HeadRow
 from attnscope.model.weights.matrix_change import (
     EQUAL,
+    BothPairs,
     MatrixChange,
     Order,
     RelativeChange,
     circuit_change,
     with_bias,
 )
-from attnscope.model.weights.products import BothPairs
 
 CIRCUITS = {"QK": ("W_Q", "W_K", "W_Qᵀ·W_K"), "OV": ("W_O", "W_V", "W_O·W_V")}
 """Each circuit's factors, and its formula."""

@@ -11,7 +11,7 @@ from attnscope.base.errors import ModelError
 from attnscope.model.files import checkpoint as checkpoint_module
 from attnscope.model.files import tensors
 from attnscope.model.files.checkpoint import find_checkpoint
-from attnscope.model.weights.read_head import read_head
+from attnscope.model.weights.head_weights import read_head
 from tests.model.run.hub import local_hub
 
 

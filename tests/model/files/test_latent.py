@@ -11,7 +11,7 @@ from transformers import AutoModel
 from attnscope.base.errors import ModelError
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.run.attention_hook import observing
-from attnscope.model.weights.read_head import read_head
+from attnscope.model.weights.head_weights import read_head
 from attnscope.model.weights.verify import verify_head
 from tests.model.run.tiny import save_tiny
 from tests.sweeps import swept

@@ -13,7 +13,7 @@ from attnscope.base.errors import ModelError
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.files.layouts import LAYOUTS, PARTS, Packing, choose_stack, find_stacks
 from attnscope.model.files.tensors import open_weights
-from attnscope.model.weights.read_head import read_head
+from attnscope.model.weights.head_weights import read_head
 from tests.model.run.families import ASKED, CHANGED, FAMILIES, Watched, build, save
 from tests.model.run.tiny import save_tiny
 from tests.sweeps import swept

@@ -7,7 +7,7 @@ from transformers import BertModel
 from attnscope.base.errors import ModelError, OptionError
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.files.loaded import LoadedModel, find_model
-from attnscope.model.weights.read_head import read_head
+from attnscope.model.weights.head_weights import read_head
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from attnscope.base.errors import ModelError
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.files.tensors import open_weights
 from attnscope.model.run.load import as_model_error
-from attnscope.model.weights.read_head import read_head
+from attnscope.model.weights.head_weights import read_head
 
 CONFIG = '{"num_attention_heads": 3}'
 QUERY = "encoder.layer.0.attention.self.query.weight"

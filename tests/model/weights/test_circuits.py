@@ -13,8 +13,7 @@ from numpy.testing import assert_allclose
 import attnscope
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.files.layouts import choose_stack, find_stacks
-from attnscope.model.weights.circuits import circuit, circuits, effective_rank
-from attnscope.model.weights.read_head import read_head
+from attnscope.model.weights.head_weights import circuit, circuits, effective_rank, read_head
 from tests.model.run.families import build, save
 
 
@@ -96,7 +95,7 @@ def test_weights_that_are_nan_or_infinite_have_circuits_that_are_nan():
 
 def test_the_bundled_models_circuits_are_found_without_torch(minilm):
     code = (
-        "import sys; from attnscope.model.weights.read_head import read_head; from attnscope.model.weights.circuits import circuits;"
+        "import sys; from attnscope.model.weights.head_weights import read_head; from attnscope.model.weights.head_weights import circuits;"
         f"qk, ov = circuits(read_head({str(minilm)!r}, layer=2, head=7));"
         "assert len(qk.singular_values) == 32 and 1 < ov.effective_rank < 32;"
         "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy'"

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from attnscope import compare_checkpoints
 from attnscope.base.errors import ModelError, OptionError
 from attnscope.model.files.tensors import Safetensors
-from attnscope.model.weights.read_head import read_head
+from attnscope.model.weights.head_weights import read_head
 from tests.model.run.families import FAMILIES as FAMILIES_OF_MODELS
 from tests.model.run.families import build
 from tests.model.run.tiny import save_tiny

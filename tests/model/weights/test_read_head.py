@@ -9,7 +9,7 @@ from transformers import BertModel
 
 from attnscope.base.arrays import numbers
 from attnscope.base.errors import ModelError
-from attnscope.model.weights.read_head import read_head
+from attnscope.model.weights.head_weights import read_head
 from tests.model.run.families import save
 
 

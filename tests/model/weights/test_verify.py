@@ -11,7 +11,7 @@ from attnscope.model.families.table import family_of
 from attnscope.model.files.checkpoint import Checkpoint, find_checkpoint
 from attnscope.model.files.layouts import find_stacks
 from attnscope.model.files.tensors import open_weights
-from attnscope.model.weights.read_head import read_head
+from attnscope.model.weights.head_weights import read_head
 from attnscope.model.weights.verify import verify_head
 from tests.model.run.families import FAMILIES, save
 from tests.sweeps import swept

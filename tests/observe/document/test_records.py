@@ -13,7 +13,7 @@ from attnscope.document.csv import csv_value
 from attnscope.document.json import json_text
 from attnscope.document.markdown import markdown_document
 from attnscope.document.result import Check, Stats
-from attnscope.model.weights.read_head import read_head
+from attnscope.model.weights.head_weights import read_head
 from attnscope.observe import contracts
 from attnscope.observe.trace import Crash, Operand, Source, Step, Trace
 

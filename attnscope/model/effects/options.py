@@ -1,7 +1,5 @@
 """The columns, metrics and options of `attnscope effects`, which the command and the function share."""
 
-# ruff: noqa: RUF009 - options are declared by functions
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The options of `attnscope weights` and of comparing checkpoints, for commands and functions."""
 
-# ruff: noqa: RUF009 - options are declared by functions
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """See attention. Generated from the declarations of options: `python -m tests.stub`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +14,8 @@ from attnscope.base.process.progress import Progress
 from attnscope.code.compare.result import Comparison as Comparison
 from attnscope.code.trace.comments.trace_comments import annotate as annotate
 from attnscope.code.trace.comments.trace_comments import check_comments as check_comments
-from attnscope.code.trace.inspect import inspect as inspect
-from attnscope.code.trace.watch import trace_script as trace_script
+from attnscope.code.trace.options import Dims
+from attnscope.code.trace.result import ProgramRun
 from attnscope.document.result import Check as Check
 from attnscope.document.result import Stats as Stats
 from attnscope.formula.compute import compute as compute
@@ -177,6 +177,30 @@ def head_weights(
     verify: bool = ...,
     progress: Progress = ...,
 ) -> HeadWeights: ...
+def inspect(
+    target: Any,
+    *args: Any,
+    init: Texts | None = ...,
+    inputs: Texts | None = ...,
+    where: Sequence[str] | None = ...,
+    call: str | None = ...,
+    follow: Sequence[str] | None = ...,
+    depth: int | None = ...,
+    subexpressions: bool = ...,
+    source: bool = ...,
+    dtype: str | None = ...,
+    device: str | None = ...,
+    seed: int | None = ...,
+    draw: Literal["normal", "uniform"] | None = ...,
+    train: bool | None = ...,
+    search: bool = ...,
+    memory: str | int | None = ...,
+    axes: Mapping[str, str | Sequence[str]] | None = ...,
+    stats: bool = ...,
+    keep: bool | Collection[str] = ...,
+    progress: Progress = ...,
+    **kwargs: Any,
+) -> Trace: ...
 def measure_scaling(
     widths: str | Iterable[int] = ...,
     *,
@@ -195,6 +219,25 @@ def read_head(
     head: int = ...,
     stack: str | None = ...,
 ) -> HeadWeights: ...
+def trace_script(
+    script: str | Path | None,
+    arguments: Sequence[str] = ...,
+    *,
+    watch: str,
+    module: str | None = ...,
+    calls: int = ...,
+    from_call: int = ...,
+    until_not_finite: bool = ...,
+    dims: Dims | None = ...,
+    follow: Sequence[str] | None = ...,
+    depth: int | None = ...,
+    subexpressions: bool = ...,
+    source: bool = ...,
+    stats: bool = ...,
+    recorded: Callable[[list[Trace]], None] | None = ...,
+    note: Callable[[str, str | None], None] | None = ...,
+    restore: bool = ...,
+) -> ProgramRun: ...
 def worked_example(
     layout: Literal["rows", "columns"] | None = ...,
     query: int | None = ...,

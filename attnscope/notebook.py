@@ -129,7 +129,7 @@ class Cell:
         from attnscope.code.trace.live_calls import LiveCalls
 
         self.shell = shell
-        self.calls: LiveCalls = LiveCalls(**parse(line), note=_note)
+        self.calls: LiveCalls = LiveCalls(*parse(line), on_note=_note)
         try:
             self.calls.begin(shell.user_ns)
         except AttnscopeError:
@@ -174,11 +174,14 @@ def _note(message: str, hint: str | None) -> None:
         print(f"  try  {printable(hint)}", file=sys.stderr)
 
 
-def parse(line: str) -> dict[str, Any]:
+def parse(line: str) -> tuple[str | None, WatchedCalls, Scope, bool]:
     """Parse the options of a cell, which have the names that they have in `attnscope run`.
 
-    >>> {name: value for name, value in parse("--watch Attention --calls 2").items() if value}
-    {'watch': 'Attention', 'calls': 2, 'from_call': 1}
+    Return the target, the calls, the lines, and whether statistics are computed.
+
+    >>> watch, watched, scope, stats = parse("--watch Attention --calls 2")
+    >>> watch, watched.calls, watched.from_call
+    ('Attention', 2, 1)
     """
     import shlex
 
@@ -187,10 +190,15 @@ def parse(line: str) -> dict[str, Any]:
     except ValueError as error:
         raise OptionError(f"the options cannot be read: {error}.") from None
     parser = _parser()
-    options, rest = parser.parse_known_args(words)
+    parsed, rest = parser.parse_known_args(words)
     if rest:
         raise _unknown(rest[0], list(parser._option_string_actions))
-    return vars(options)
+    options = vars(parsed)
+    watched, scope = (
+        {each.name: options[each.name] for each in fields(group) if each.name in options}
+        for group in (WatchedCalls, Scope)
+    )
+    return options["watch"], WatchedCalls(**watched), Scope(**scope), options["stats"]
 
 
 def _unknown(word: str, known: list[str]) -> OptionError:

@@ -40,8 +40,6 @@ OPTIONS = {
     "compare_maps": "attnscope.code.compare.options",
     "compute": "attnscope.formula.options",
     "dry_run": "attnscope.formula.options",
-    "inspect": "attnscope.code.trace.options",
-    "trace_script": "attnscope.code.trace.options",
 }
 """The modules that declare the options of public functions, if it is not the function's own."""
 

@@ -77,6 +77,7 @@ def trace(
     output: TraceOutput,
 ) -> int:
     """Run `attnscope trace` and return its exit status."""
+    execution = replace(execution, dtype=execution.dtype or "float32", device=execution.device or "cpu")
     _check_output(output, comments, execution, source=scope.source)
     from attnscope.code.trace.inspect import inspect
 
@@ -154,7 +155,7 @@ def _check_output(
             )
     more = {"--source": source, "--check": comments.check, "--verify": output.verify}
     refuse_in_csv(output.format, more)
-    output.check([execution.dtype])
+    output.check([execution.dtype or "float32"])
     warn_unused([(comments.annotate is not None and output.wide, "--wide", "a diff has no columns")])
 
 

@@ -8,9 +8,9 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,11 +25,12 @@ from attnscope.base.errors import (
     safe_str,
     warn_unused,
 )
-from attnscope.base.options import Distribution, Texts, one_of
+from attnscope.base.options import Distribution, with_keywords
 from attnscope.base.process import interrupt
 from attnscope.base.process.files import shown_path
 from attnscope.base.process.progress import Progress, silent, stage
 from attnscope.code.load.load import load_target, title_of
+from attnscope.code.trace.options import Arguments, Execution, Scope, Values
 from attnscope.code.trace.trials import Trials, needs_values
 from attnscope.observe.instrument.direct_calls import traceable
 from attnscope.observe.trace import Condition, Exit, Source, Step, Trace
@@ -45,42 +46,14 @@ QUICK = 1.0
 """Seconds. Code that took less is run with other sizes on the CPU, too, as far as these are small."""
 
 
-@dataclass(frozen=True)
-class RecordingOptions:
-    """Options of each run and of its recording."""
-
-    depth: int | None = None  #: calls deeper than this have no steps of their own
-    stats: bool = False  #: whether to compute six statistics of the values of each step
-    keep: bool | Collection[str] = False  #: names whose tensors are kept, or True for all
-    source: bool = False  #: whether the trace contains the functions that ran
-    seed: int | None = None  #: the seed of random values; None if the user sets none
-    train: bool | None = None  #: whether modules are in training mode; None if the user does not set it
-    search: bool = True  #: whether to run with other sizes
-    #: the bytes that a run with other sizes may take; None if the user sets none
-    memory: int | None = None
-
-
+@with_keywords
 def inspect(
     target: Any,
     *args: Any,
-    axes: Mapping[str, str | Sequence[str]] | None = None,
-    init: Texts | None = None,
-    inputs: Texts | None = None,
-    where: Sequence[str] | None = None,
-    call: str | None = None,
-    follow: Sequence[str] | None = None,
-    depth: int | None = None,
-    subexpressions: bool = False,
-    dtype: str | None = None,
-    device: str | None = None,
-    seed: int | None = None,
-    draw: str | None = None,
-    train: bool | None = None,
-    search: bool = True,
-    memory: str | int | None = None,
-    stats: bool = False,
-    keep: bool | Collection[str] = False,
-    source: bool = False,
+    arguments: Arguments,
+    scope: Scope,
+    execution: Execution,
+    values: Values,
     progress: Progress = silent,
     **kwargs: Any,
 ) -> Trace:
@@ -91,8 +64,13 @@ def inspect(
 
     The target is either an existing module or function, called with `args` and `kwargs`: then lengths
     and batches vary, and its weights determine the widths. It stays exactly as it is: a copy that shares
-    its weights runs. Or it is a class or function, itself or as `file.py:NAME` or `package.module:NAME`,
-    whose arguments are constructed from `init`, `inputs` and `where`: then all sizes vary.
+    its weights runs. It keeps the device of `args`, their dtype, the current mode, and, without a seed,
+    the current random state.
+
+    Or the target is a class or function, itself or as `file.py:NAME` or `package.module:NAME`, whose
+    arguments are constructed from `init`, `inputs` and `where`: then all sizes vary. These are texts
+    `["n_head=5"]`, or by name, `{"n_head": 5}`. Each run gets a copy of any object among them; the
+    numbers in a configuration are sizes.
 
     This is what the command `attnscope trace` does. `attnscope.trace(module, x)` is the same; without
     arguments, `attnscope.trace` records a call that happens anyway, and does not call the code itself.
@@ -101,30 +79,6 @@ def inspect(
         target: the code to trace.
         args, kwargs: the arguments of a module or function. An argument with the name of an option
             of this function must be passed by position.
-        axes: the names of the axes of `args` and `kwargs`, by the parameter's name:
-            `{"q": "B L D"}`. Others get the usual names.
-        init: arguments of the class: `["n_head=5"]`, or `{"n_head": 5}`. Texts are specifications. Each
-            run gets a copy of any other object; the numbers in a configuration are sizes.
-        inputs: arguments of the call: `["Q=n_batch:128,n_Q:32,d_feat"]`, or `{"Q": "n_batch:128,…"}`.
-        where: equations between sizes: `["d_head=d_feat/n_head"]`.
-        call: the method to trace; None: `forward`.
-        follow: names of modules whose lines are recorded too.
-        depth: calls deeper than this have no steps of their own.
-        subexpressions: whether subexpressions get steps too, named `…`.
-        dtype: the dtype of the constructed module and inputs: float64, float32 (None), float16 or
-            bfloat16.
-        device: the device, or `meta`: shapes without values. None: the CPU, or the device of `args`.
-        seed: the seed of random values. None: 0, or with `args` the current random state.
-        draw: the distribution of drawn inputs: `normal` (None), or `uniform` in [0, 1).
-        train: whether a module is in training mode. None: no, or with `args` its current mode.
-        search: whether to run the code with other sizes. If not, only the axes that the caller names
-            have names, and no conditions are found.
-        memory: the memory that a run with other sizes may take: bytes, or `2G`. None: four times that of
-            the first run, at least 1 GiB.
-        stats: whether to compute six statistics of the values of each step.
-        keep: names whose tensors are kept with their steps, or True for all; in a loop, those of the
-            last iteration.
-        source: whether the trace contains the functions that ran.
         progress: receives messages about slow stages.
 
     Returns:
@@ -143,48 +97,41 @@ def inspect(
     ('n_batch', 'n_head', 'n_Q', 'n_K')
     """
     is_live = bool(args or kwargs)
-    distribution = one_of(Distribution, "--draw", draw)
-    _check_options(device, seed, dtype, {"stats": stats, "keep": bool(keep)})
-    _check_kind(target, is_live, {"init": init, "inputs": inputs} if is_live else {"axes": axes}, dtype)
+    _check_options(execution, values)
+    _check_kind(target, arguments, execution, values, is_live=is_live)
     from attnscope.base.process.budget import memory_budget
     from attnscope.base.process.devices import check_device, check_memory
     from attnscope.base.process.memory import check_imports
 
     check_imports()
-    target = traceable(target)
+    target, call, where = traceable(target), arguments.call, arguments.where or []
     title = target if isinstance(target, str) else title_of(target)
+    device, train, memory = execution.device, execution.train, execution.memory
     with stage(progress, f"importing {title} …"):
+        read: Callable[..., CodeSubject]
         if is_live:
             from attnscope.code.load.live_module import as_tensors, live_subject
 
             _check_keywords(target, kwargs, call)
             args, kwargs = as_tensors((args, kwargs), target)
-            read: Callable[..., CodeSubject] = partial(
-                live_subject, target, args, kwargs, axes or {}, where or [], call
-            )
+            read = partial(live_subject, target, args, kwargs, values.axes or {}, where, call)
         else:
             from attnscope.code.load.subject import read_subject
 
-            read = partial(
-                read_subject,
-                load_target(target),
-                init or [],
-                inputs or [],
-                where or [],
-                call,
-                dtype or "float32",
-                distribution,
-            )
+            code, init, inputs = load_target(target), arguments.init or [], arguments.inputs or []
+            dtype = execution.dtype or "float32"
+            read = partial(read_subject, code, init, inputs, where, call, dtype, execution.draw)
         subject: CodeSubject = read()
         if device is not None or not is_live:
             check_device(device or "cpu")
         no_module = bool(train) and not subject.has_mode
-        no_memory = memory is not None and not search
+        no_memory = memory is not None and not execution.search
+        no_draw = execution.draw is not None and not subject.draws_numbers
         warn_unused(
             [
                 (no_module, "--train", "no nn.Module is called or passed in"),
                 (no_memory, "--memory", "the code is not run with other sizes"),
-                (draw is not None and not subject.draws_numbers, "--draw", "no input is drawn"),
+                (no_draw, "--draw", "no input is drawn"),
             ]
         )
         if device != "meta" and not is_live:
@@ -192,30 +139,29 @@ def inspect(
                 subject.total_bytes(), device or "cpu", hint="--device meta, which needs no memory"
             )
     n_bytes = None if memory is None else memory_budget(memory, "cpu")
-    options = RecordingOptions(depth, stats, keep, source, seed, train, search, n_bytes)
     place = device if is_live else device or "cpu"
-    trace = _trace(subject, read, title, options, place, follow or (), subexpressions, progress)
+    execution = replace(execution, device=place, memory=n_bytes)
+    trace = _trace(subject, read, title, scope, execution, values, progress)
     if trace.crash is None and trace.tracing_error is None:
-        check_kept(keep, [step.name for step in trace.steps], title)
+        check_kept(values.keep, [step.name for step in trace.steps], title)
     return trace
 
 
-def _check_options(
-    device: str | None, seed: int | None, dtype: str | None, values: Mapping[str, bool]
-) -> None:
+def _check_options(execution: Execution, values: Values) -> None:
     """Check that options are valid and compatible, before anything runs."""
     from attnscope.base.dtypes import FLOATS
     from attnscope.base.process.devices import check_device_name, check_seed
 
-    check_device_name(device or "cpu")
-    check_seed(seed or 0)
+    check_device_name(execution.device or "cpu")
+    check_seed(execution.seed or 0)
+    dtype = execution.dtype
     if dtype is not None and dtype not in FLOATS:
         raise OptionError(f"{dtype!r} is not a dtype.", hint=dtype_hint(dtype, FLOATS))
-    on_values = [option for option, is_set in values.items() if is_set]
-    if on_values and device == "meta":
+    option = "--stats" if values.stats else "--keep" if values.keep else None
+    if option and execution.device == "meta":
         raise OptionError(
-            f"--{on_values[0]} needs values, and meta tensors have none.",
-            hint=f"leave out --{on_values[0]}, or choose --device cpu",
+            f"{option} needs values, and meta tensors have none.",
+            hint=f"leave out {option}, or choose --device cpu",
         )
 
 
@@ -243,7 +189,9 @@ def _check_keywords(target: Any, kwargs: Mapping[str, Any], call: str | None) ->
             )
 
 
-def _check_kind(target: Any, is_live: bool, others: Mapping[str, Any], dtype: str | None) -> None:
+def _check_kind(
+    target: Any, arguments: Arguments, execution: Execution, values: Values, *, is_live: bool
+) -> None:
     """Raise an OptionError if options for one kind of target are set for the other."""
     if is_live and isinstance(target, str | type):
         raise OptionError(
@@ -251,10 +199,11 @@ def _check_kind(target: Any, is_live: bool, others: Mapping[str, Any], dtype: st
             hint="inputs=[…]; or pass a module and its tensors",
         )
     kinds = "tensors, not specifications" if is_live else "specifications, not tensors"
-    for option, value in others.items():
+    of_names = {"init": arguments.init, "inputs": arguments.inputs}
+    for option, value in (of_names if is_live else {"axes": values.axes}).items():
         if value:
             raise OptionError(f"{option} does not apply: the call gets {kinds}.")
-    if is_live and dtype is not None:
+    if is_live and execution.dtype is not None:
         raise OptionError("dtype does not apply: the tensors of the call have one.")
 
 
@@ -265,10 +214,9 @@ def _trace(
     subject: CodeSubject,
     read: Callable[..., CodeSubject],
     title: str,
-    options: RecordingOptions,
-    device: str | None,
-    follow: Sequence[str],
-    subexpressions: bool,
+    scope: Scope,
+    execution: Execution,
+    values: Values,
     progress: Progress,
 ) -> Trace:
     """Run a subject, and again with other sizes, and return its trace.
@@ -288,24 +236,24 @@ def _trace(
         Session(
             subject.callee.function,
             owner=subject.callee.owner,
-            follow=follow,
-            parts=subexpressions,
+            follow=scope.follow or (),
+            parts=scope.subexpressions,
             uncompiled=True,
         ) as session,
     ):
-        runs = _Runs(subject, session, options, progress)
-        base, place, notices, seconds = runs.first(device)
+        runs = _Runs(subject, session, scope, execution, values, progress)
+        base, place, notices, seconds = runs.first(execution.device)
         if base.observed is not None and subject.proposed:
             subject = runs.subject = read(of_code=base.observed.names_of_inputs())
             base.observed.name_inputs(_words(subject))
-        if options.search and not is_a(base.error, KeyboardInterrupt):
+        if execution.search and not is_a(base.error, KeyboardInterrupt):
             inferred, more = runs.search(base, place, seconds)
             notices += more
         else:
             inferred = Inferred(Symbols({}), [base], complete=False)
         notices += [*base.notices, *_compiler_notices(subject, session, title)]
     if is_a(base.error, Exception) and arguments is not None and arguments == subject.arguments_state():
-        runs.untraced(base, device if subject.is_live else place)
+        runs.untraced(base, execution.device if subject.is_live else place)
     if base.observed is not None:
         inferred.evidence = AxisOrigins(base.observed, inferred.symbols.sizes, subject.equations)
     inferred.name_axes()
@@ -318,7 +266,7 @@ def _trace(
         options=_options(subject, all_conditions),
         device=place,
         dtype=subject.dtype or None,
-        seed=options.seed if subject.is_live else options.seed or 0,
+        seed=execution.seed if subject.is_live else execution.seed or 0,
         steps=base.steps,
         conditions=all_conditions,
         findings=_findings(inferred, subject),
@@ -331,7 +279,7 @@ def _trace(
     located: list[Step | Source | Condition] = [*trace.steps, *(trace.source or []), *all_conditions]
     for each in located:
         each.file = shown_path(each.file) if each.file and each.file != session.file else None
-    if not options.stats:  # statistics belong to one iteration of a loop
+    if not values.stats:  # statistics belong to one iteration of a loop
         trace.steps = fold_loops(trace.steps)
     if is_a(base.error, SystemExit):
         trace.exit = Exit(*status_of(base.error))
@@ -408,7 +356,9 @@ class _Runs:
 
     subject: CodeSubject
     session: Session
-    options: RecordingOptions
+    scope: Scope
+    execution: Execution  #: its memory in bytes
+    values: Values
     progress: Progress
 
     def first(self, device: str | None) -> tuple[SizedRun, str, list[str], float]:
@@ -427,7 +377,7 @@ class _Runs:
                 )
                 base = self.run(device)
         place = device or base.device or "cpu"
-        drew_nothing = self.options.seed is not None and _drew_nothing(self.options.seed, place)
+        drew_nothing = self.execution.seed is not None and _drew_nothing(self.execution.seed, place)
         warn_unused([(drew_nothing, "--seed", "no random values are drawn")])
         return base, place, notices, time.monotonic() - begun
 
@@ -443,7 +393,8 @@ class _Runs:
         original = {**subject.sizes, **subject.defaults, **subject.sizes}
         fixed_sizes = (fixed(name, n) for name, n in subject.fixed.items())
         estimate = MemoryEstimate(base.memory(), original)
-        budget = budget_after(estimate.n_bytes, self.options.memory)
+        memory = self.execution.memory
+        budget = budget_after(estimate.n_bytes, None if memory is None else int(memory))
         doing = f"running {subject.loaded.name} with other sizes"
         trials = Trials(
             self.run,
@@ -491,9 +442,9 @@ class _Runs:
 
         files = {site.file for site in self.session.sites}
         watcher = Watcher(files)
-        values = {} if sizes else {"stats": self.options.stats, "keep": self.options.keep}
+        values = {} if sizes else {"stats": self.values.stats, "keep": self.values.keep}
         observed = None
-        if self.options.search and not sizes:
+        if self.execution.search and not sizes:
             observed = ObservedAxes(_words(self.subject, without=self.subject.proposed))
         error: BaseException | None = None
         weights: list[tuple[tuple[int, ...], int]] = []
@@ -502,7 +453,7 @@ class _Runs:
             _without_output() if sizes else nullcontext(),
             torch.no_grad() if self.session.without_gradients else nullcontext(),
             self.session.recording(
-                depth=self.options.depth, watch=watcher, axes=observed, **values
+                depth=self.scope.depth, watch=watcher, axes=observed, **values
             ) as recorder,
         ):
             try:
@@ -529,7 +480,7 @@ class _Runs:
             tracing_error=recorder.error,
             findings=watcher.findings,
             notices=list(dict.fromkeys([*recorder.notes, *watcher.notices])),
-            sources=recorder.sources() if self.options.source and not sizes else None,
+            sources=recorder.sources() if self.scope.source and not sizes else None,
             device=recorder.device,
             weights=weights,
             observed=observed,
@@ -566,7 +517,7 @@ class _Runs:
 
         with interrupt.raised(), _exit_as_exception():
             built = self.subject.build(
-                sizes, device=device, seed=self.options.seed, train=self.options.train
+                sizes, device=device, seed=self.execution.seed, train=self.execution.train
             )
             if watcher is not None:
                 watcher.draws(built.drawn)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import AttnscopeError, SourceError, is_a
 from attnscope.base.text import shortened
+from attnscope.code.trace.options import Scope, WatchedCalls
 from attnscope.code.trace.program import Recording, Target, remove_own_frames
 from attnscope.code.trace.result import ProgramRun
-from attnscope.code.trace.watch import CallTraces, Dims, read_dims
+from attnscope.code.trace.watch import CallTraces
 from attnscope.observe.instrument import direct_calls
 from attnscope.observe.instrument.session import Session, function_of
 from attnscope.observe.operator_names import FLEX, MHA, SDPA
@@ -35,29 +36,21 @@ class LiveCalls(CallTraces):
     """Records the first calls of a target from the moment it is defined until `close`.
 
     `watch` is the name of a class, function or module in the namespace, or `file.py:NAME`, or
-    `package.module:NAME`; None: all in the namespace that compute attention. The other options are those
-    of `trace_script`.
+    `package.module:NAME`; None: all in the namespace that compute attention.
     """
 
     def __init__(
         self,
-        watch: str | None = None,
-        *,
-        calls: int = 1,
-        dims: Dims | None = None,
-        follow: list[str] | None = None,
-        subexpressions: bool = False,
-        **options: Any,
+        watch: str | None,
+        watched: WatchedCalls,
+        scope: Scope,
+        stats: bool,
+        on_note: Callable[[str, str | None], None],
     ) -> None:
-        super().__init__(
-            ProgramRun(watch or "", calls),
-            Target(watch or ""),
-            read_dims(dims or []),
-            follow=follow,
-            **options,
-        )
+        result = ProgramRun(watch or "", watched.calls)
+        super().__init__(result, Target(watch or ""), watched, scope, stats=stats, on_note=on_note)
         self.watch = watch
-        self.follow, self.subexpressions = follow or [], subexpressions
+        self.scope = scope
         self.names: dict[tuple[str, int], str] = {}  # of targets, by the first line of their code
         self.error: AttnscopeError | None = None  # why a definition cannot be traced
         self.sessions = ExitStack()
@@ -142,7 +135,7 @@ class LiveCalls(CallTraces):
         function = function_of(target)
         place = function.__code__.co_filename, function.__code__.co_firstlineno
         if place not in self.names:
-            session = Session(target, follow=self.follow, parts=self.subexpressions)
+            session = Session(target, follow=self.scope.follow or (), parts=self.scope.subexpressions)
             self.sessions.enter_context(session)
             self.entered.append(session)
             self.names[place] = name

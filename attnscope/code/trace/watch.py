@@ -20,11 +20,13 @@ from attnscope.base.errors import (
     is_a,
     no_such_file,
 )
+from attnscope.base.options import with_keywords
 from attnscope.base.process import interrupt, streams
 from attnscope.base.process.files import shown_path
 from attnscope.base.suggestions import likely_target
 from attnscope.base.text import shortened
 from attnscope.base.units import counted
+from attnscope.code.trace.options import Delivery, Dims, Scope, WatchedCalls
 from attnscope.code.trace.result import ProgramRun
 from attnscope.observe.trace import Crash, Step, Trace
 
@@ -34,28 +36,17 @@ if TYPE_CHECKING:
 NAMELESS = "_"
 """The placeholder for an axis without a name."""
 
-Dims = Sequence[str] | Mapping[str, str]
-"""The names of the axes of arguments: `["x=B,T,C"]`, or `{"x": "B T C"}`."""
 
-
+@with_keywords
 def trace_script(
     script: str | Path | None,
     arguments: Sequence[str] = (),
     *,
     watch: str,
-    module: str | None = None,
-    calls: int = 1,
-    from_call: int = 1,
-    until_not_finite: bool = False,
-    dims: Dims | None = None,
-    follow: Sequence[str] | None = None,
-    depth: int | None = None,
-    subexpressions: bool = False,
+    watched: WatchedCalls,
+    scope: Scope,
     stats: bool = False,
-    source: bool = False,
-    recorded: Callable[[list[Trace]], None] | None = None,
-    note: Callable[[str, str | None], None] | None = None,
-    restore: bool = True,
+    delivery: Delivery,
 ) -> ProgramRun:
     """Run a program in this process, as `python SCRIPT ARGUMENTS…` does, and trace calls in it.
 
@@ -66,21 +57,7 @@ def trace_script(
         script: the program's file; None with `module`.
         arguments: the program's arguments.
         watch: the class or function to trace: `file.py:NAME` or `package.module:NAME`.
-        module: a module to run in place of a script, as `python -m` does.
-        calls: the number of calls to trace.
-        from_call: the number of the first one; calls are counted from 1.
-        until_not_finite: whether calls in which all tensors are finite are passed over.
-        dims: names for the axes of arguments of the call; axes that come from these get them too.
-        follow: names of modules whose lines are recorded too.
-        depth: calls deeper than this have no steps of their own.
-        subexpressions: whether subexpressions get steps too, named `…`.
         stats: whether to compute six statistics of the values of each step.
-        source: whether the traces contain the functions that ran.
-        recorded: receives the traces as soon as all are complete, while the program continues; or, if
-            there are fewer, when it ends.
-        note: receives a message, and a hint or None, if traces are missing.
-        restore: whether to restore `sys.argv`, `sys.path`, `__main__` and `os._exit` after the program.
-            Not for a process that ends with it: its threads and exit handlers still run.
 
     Returns:
         The program's exit status and the traces.
@@ -94,7 +71,8 @@ def trace_script(
         run = attnscope.trace_script("train.py", ["--epochs", "1"], watch="model.py:Attention")
         run.traces[0]["scores"].shape
     """
-    axis_names = read_dims(dims or [])
+    read_dims(watched.dims or [])  # so that a mistake is reported first
+    module = watched.module
     if module is None and script is None:
         raise OptionError("there is no program to run.", hint=f"attnscope run --watch {watch} SCRIPT.py")
     if module is None and not os.path.isfile(str(script)):  # pathlib's own fails for long names
@@ -106,22 +84,11 @@ def trace_script(
     target = _parse_target(watch, None if module else Path(str(script)))
     from attnscope.code.trace.program import run_module, run_script
 
-    result = ProgramRun(watch, calls)
+    result = ProgramRun(watch, watched.calls)
     recording = CallTraces(
-        result,
-        target,
-        axis_names,
-        follow=follow,
-        depth=depth,
-        subexpressions=subexpressions,
-        stats=stats,
-        source=source,
-        from_call=from_call,
-        until_not_finite=until_not_finite,
-        recorded=recorded,
-        note=note,
+        result, target, watched, scope, stats=stats, on_traces=delivery.recorded, on_note=delivery.note
     )
-    watching = recording.watching
+    watching, restore = recording.watching, delivery.restore
     with _restored() if restore else contextlib.nullcontext():
         _end_before_exit(recording)
         interrupt.restore_python_handler()
@@ -243,47 +210,43 @@ def read_dims(dims: Dims) -> dict[str, tuple[str, ...]]:
 class CallTraces:
     """Watches a target's calls, turns them into traces, and delivers these after the last one.
 
-    `result` receives the traces and the notes; the options are those of `trace_script`.
+    `result` receives the traces and the notes; `on_traces` and `on_note` are `recorded` and `note` of
+    `trace_script`.
     """
 
     def __init__(
         self,
         result: ProgramRun,
         target: Target,
-        axis_names: Mapping[str, tuple[str, ...]],
+        watched: WatchedCalls,
+        scope: Scope,
         *,
-        follow: Sequence[str] | None = None,
-        depth: int | None = None,
-        subexpressions: bool = False,
         stats: bool = False,
-        source: bool = False,
-        from_call: int = 1,
-        until_not_finite: bool = False,
-        recorded: Callable[[list[Trace]], None] | None = None,
-        note: Callable[[str, str | None], None] | None = None,
+        on_traces: Callable[[list[Trace]], None] | None = None,
+        on_note: Callable[[str, str | None], None] | None = None,
     ) -> None:
         from attnscope.code.trace.program import Watching
 
         self.result = result
-        self.axis_names = axis_names
+        self.axis_names = read_dims(watched.dims or [])
         self.stats = stats
-        self.source = source
-        self.recorded = recorded
-        self.on_note = note
+        self.source = scope.source
+        self.on_traces = on_traces
+        self.on_note = on_note
         self.refusal: SourceError | None = None
         self.ended = False
         self.folder = Path.cwd()  # the program may change it
         self.watching = Watching(
             target,
-            result.calls,
+            watched.calls,
             self.add,
             self.refuse,
-            dims=axis_names,
-            follow=tuple(follow or ()),
-            parts=subexpressions,
-            options={"stats": stats, "depth": depth},
-            from_call=from_call,
-            until_not_finite=until_not_finite,
+            dims=self.axis_names,
+            follow=tuple(scope.follow or ()),
+            parts=scope.subexpressions,
+            options={"stats": stats, "depth": scope.depth},
+            from_call=watched.from_call,
+            until_not_finite=watched.until_not_finite,
         )
 
     def add(self, recording: Recording) -> None:
@@ -350,8 +313,8 @@ class CallTraces:
         from attnscope.observe.axes.symbols import name_by_changes
 
         name_by_changes([trace.steps for trace in self.result.traces])
-        if self.recorded is not None:
-            self.recorded(self.result.traces)
+        if self.on_traces is not None:
+            self.on_traces(self.result.traces)
         for notice in dict.fromkeys(each for trace in self.result.traces for each in trace.notices):
             self.note(notice)
 

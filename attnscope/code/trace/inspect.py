@@ -30,7 +30,7 @@ from attnscope.base.process import interrupt
 from attnscope.base.process.files import shown_path
 from attnscope.base.process.progress import Progress, silent, stage
 from attnscope.code.load.load import load_target, title_of
-from attnscope.code.trace.options import Arguments, Execution, Scope, Values
+from attnscope.code.trace.options import Arguments, Execution, Scope, KeptTensors
 from attnscope.code.trace.trials import Trials, needs_values
 from attnscope.observe.instrument.direct_calls import traceable
 from attnscope.observe.trace import Condition, Exit, Source, Step, Trace
@@ -53,7 +53,7 @@ def inspect(
     arguments: Arguments,
     scope: Scope,
     execution: Execution,
-    values: Values,
+    values: KeptTensors,
     progress: Progress = silent,
     **kwargs: Any,
 ) -> Trace:
@@ -147,7 +147,7 @@ def inspect(
     return trace
 
 
-def _check_options(execution: Execution, values: Values) -> None:
+def _check_options(execution: Execution, values: KeptTensors) -> None:
     """Check that options are valid and compatible, before anything runs."""
     from attnscope.base.dtypes import FLOATS
     from attnscope.base.process.devices import check_device_name, check_seed
@@ -190,7 +190,7 @@ def _check_keywords(target: Any, kwargs: Mapping[str, Any], call: str | None) ->
 
 
 def _check_kind(
-    target: Any, arguments: Arguments, execution: Execution, values: Values, *, is_live: bool
+    target: Any, arguments: Arguments, execution: Execution, values: KeptTensors, *, is_live: bool
 ) -> None:
     """Raise an OptionError if options for one kind of target are set for the other."""
     if is_live and isinstance(target, str | type):
@@ -216,7 +216,7 @@ def _trace(
     title: str,
     scope: Scope,
     execution: Execution,
-    values: Values,
+    values: KeptTensors,
     progress: Progress,
 ) -> Trace:
     """Run a subject, and again with other sizes, and return its trace.
@@ -358,7 +358,7 @@ class _Runs:
     session: Session
     scope: Scope
     execution: Execution  #: its memory in bytes
-    values: Values
+    values: KeptTensors
     progress: Progress
 
     def first(self, device: str | None) -> tuple[SizedRun, str, list[str], float]:

@@ -156,7 +156,7 @@ class WatchedCalls:
 
 
 @dataclass(frozen=True)
-class Values:
+class KeptTensors:
     """What is kept of the tensors of a call, and the names of its axes."""
 
     axes: Mapping[str, str | Sequence[str]] | None = option(

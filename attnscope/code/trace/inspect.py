@@ -30,7 +30,7 @@ from attnscope.base.process import interrupt
 from attnscope.base.process.files import shown_path
 from attnscope.base.process.progress import Progress, silent, stage
 from attnscope.code.load.load import load_target, title_of
-from attnscope.code.trace.options import Arguments, Execution, Scope, KeptTensors
+from attnscope.code.trace.options import Arguments, Execution, KeptTensors, Scope
 from attnscope.code.trace.trials import Trials, needs_values
 from attnscope.observe.instrument.direct_calls import traceable
 from attnscope.observe.trace import Condition, Exit, Source, Step, Trace

@@ -138,9 +138,9 @@ def test_verify_has_an_exit_status(of_text, of_picture, monkeypatch):
         r = run("--verify")
         assert r.exit_status == 0, r.err
         assert "eager" in r.out
-    from attnscope.model.run import tolerance
+    from attnscope.model.run import validate
 
-    monkeypatch.setattr(tolerance, "EAGER", -1.0)
+    monkeypatch.setattr(validate, "EAGER", -1.0)
     assert of_text("--verify").exit_status == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attnscope.auditing.expected import ExpectedMask
-from attnscope.model.run.fields import field_of
+from attnscope.model.run.layers import field_of
 
 OTHER_KINDS = ("linear_attention", "conv", "mamba", "recurrent", "moe", "sparse", "hybrid")
 """Kinds of layers, in `layer_types`, that are not softmax attention over all or some positions."""

@@ -10,7 +10,7 @@ from attnscope.code.load.examples import HEADS, WIDTH
 from attnscope.code.load.signatures import Callee
 from attnscope.code.pairs.implementation import Side
 from attnscope.model.run.attention_layer import AttentionLayer
-from attnscope.model.run.fields import field_of
+from attnscope.model.run.layers import field_of
 
 HEAD_WIDTH = re.compile(r"head_?dim|dim_?head|d_?head|head_?size|^d_?[kv]$")
 

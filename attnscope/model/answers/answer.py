@@ -14,8 +14,7 @@ from attnscope.model.answers.options import TOKENS, AnswerRequest
 from attnscope.model.answers.prompt import Prompt, Segment, spans_of, with_sink
 from attnscope.model.answers.result import Answer
 from attnscope.model.files.loaded import find_model
-from attnscope.model.run.query import query_position
-from attnscope.model.run.tokens import Token
+from attnscope.model.run.tokens import Token, query_position
 
 if TYPE_CHECKING:
     from attnscope.model.answers.audio.listen import Heard
@@ -399,7 +398,7 @@ def _write(
     """
     from attnscope.model.answers.audio.listen import read_again
     from attnscope.model.answers.sums import RowSums
-    from attnscope.model.run.written_rows import check_length, write
+    from attnscope.model.run.written_rows import RecordedRows, check_length, write
 
     request, n, n_K = run.request, run.n_write, run.n_key
     first_query = run.first - request.before
@@ -416,33 +415,24 @@ def _write(
         of_layers=request.page and n_layer * n * n_K <= LARGEST,
         of_segments=request.of_segments,
     )
+    rows = RecordedRows(
+        run.stack,
+        request.layer_numbers,
+        request.head_numbers,
+        reading=request.reads,
+        of_prompt=request.of_segments,
+        eager=eager,
+    )
     if run.heard is not None:
-        text = read_again(
-            run.checkpoint,
-            run.model,
-            run.heard,
-            sums.add,
-            stack=run.stack,
-            first=first_query,
-            last=request.reads,
-            layers=request.layer_numbers,
-            heads=request.head_numbers,
-            eager=eager,
-        )
-        return sums, text
+        return sums, read_again(run.checkpoint, run.model, run.heard, sums.add, rows, first_query)
     text = write(
         run.checkpoint,
         run.model,
         run.prompt.inputs,
         sums.add,
-        stack=run.stack,
+        rows,
         n=n,
         answer=run.prompt.answer if given is None else given,
-        reading=request.reads,
-        of_prompt=request.of_segments,
-        layers=request.layer_numbers,
-        heads=request.head_numbers,
-        eager=eager,
         progress=lambda done: progress(f"{run.checkpoint.name} writes {done} …"),
     )
     return sums, text
@@ -456,8 +446,7 @@ def _verified(run: _Run, answer: Answer, progress: Progress) -> Check:
     """Compare the rows with those of the model's own eager attention, which writes the same tokens."""
     import numpy as np
 
-    from attnscope.model.run.tolerance import eager_tolerance
-    from attnscope.model.run.validate import NotWeightsError
+    from attnscope.model.run.validate import NotWeightsError, eager_tolerance
 
     try:
         sums, _ = _write(run, progress, given=answer.ids, eager=True)

@@ -26,12 +26,11 @@ from attnscope.model.effects.result import HeadEffects
 from attnscope.model.effects.table import effects_table
 from attnscope.model.heads.result import IN_A_PAGE
 from attnscope.model.maps.collect import bytes_of_maps, collect_maps, norms_of_values
-from attnscope.model.run.decode import give_target
+from attnscope.model.run.forward import give_target
 from attnscope.model.run.load import disable_cache, load_tokenizer, narrow_dtype, tokenizer_of
 from attnscope.model.run.open import OpenedModel
 from attnscope.model.run.options import ReadOptions
-from attnscope.model.run.read_inputs import read_inputs
-from attnscope.model.run.token_ids import read_ids
+from attnscope.model.run.read_inputs import read_ids, read_inputs
 from attnscope.model.run.tokenize import Reading, check_reads, read_text
 
 SOURCES = ("text", "file", "ids", "tokens")

@@ -348,7 +348,7 @@ class EffectMeasurer:
         """Return the number of tokens of a sequence, and the bytes that a run of it takes."""
         config, itemsize = self.model.config, self.model.dtype.itemsize
         n_token = max(each.shape[1] for each in inputs.values() if each.dim() > 1)
-        needs = needs_of(config, itemsize, 1, n_token, pairs=0)
+        needs = needs_of(config, itemsize, 1, n_token)
         n_logit = len(metric.positions or [0]) * (config.get_text_config().vocab_size or 0)
         row = needs.activations + needs.masks + 4 * 4 * n_logit
         if config._attn_implementation == "eager":

@@ -162,7 +162,7 @@ class Reader:
 
     def _targets(self, texts: list[str]) -> tuple[list[Any], list[int]]:
         """Return the decoder's input ids for targets, shifted right, and the targets' lengths."""
-        from attnscope.model.run.decode import shifted
+        from attnscope.model.run.forward import shifted
 
         encoding, lengths = self._encode(texts, target=True)
         return [shifted(self.model, ids) for ids in encoding["input_ids"]], lengths

@@ -21,7 +21,7 @@ from attnscope.model.heads.selection import Selection
 from attnscope.model.heads.statistics import Accumulator
 from attnscope.model.run.load import load_tokenizer, tokenizer_of
 from attnscope.model.run.open import OpenedModel
-from attnscope.model.run.token_ids import check_ids, ids_of, notices_of_ids
+from attnscope.model.run.read_inputs import check_ids, ids_of, notices_of_ids
 from attnscope.model.run.tokenize import (
     check_reads,
     encoded,
@@ -180,7 +180,7 @@ class MeasurementJob:
 
     @property
     def _memory_options(self) -> dict[str, Any]:
-        """The parts of the selection that memory depends on, as arguments of `needs_of`."""
+        """The parts of the selection that memory depends on, as fields of `Measured`."""
         selection = self.selection
         weighed = selection.weigh is not None
         rescaled = selection.without_sink or weighed

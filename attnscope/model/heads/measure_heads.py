@@ -279,8 +279,8 @@ def _page_maps(job: MeasurementJob, text: str) -> tuple[list[AttentionMaps], str
     """Collect the maps of one text's heads for a page; if they are too large, return the reason."""
     from attnscope.model.maps.capture import HeadSelection
     from attnscope.model.maps.collect import collect_maps
-    from attnscope.model.run.decode import give_target
-    from attnscope.model.run.token_ids import read_ids
+    from attnscope.model.run.forward import give_target
+    from attnscope.model.run.read_inputs import read_ids
     from attnscope.model.run.tokenize import read_text
 
     inputs, selection, measurer = job.inputs, job.selection, job.measurer

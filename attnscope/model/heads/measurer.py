@@ -21,8 +21,14 @@ from attnscope.model.heads.statistics import Accumulator, Key
 from attnscope.model.maps.collect import no_values
 from attnscope.model.run.attention_hook import AttentionCall, AttentionInputs, attending, observing
 from attnscope.model.run.blockwise import FEW, Blockwise, Store, disagreement, discard, is_fused
-from attnscope.model.run.eager import check_returned, returned_maps, why_eager
-from attnscope.model.run.eager_masks import SOME, notice_of_masks, notice_of_outputs
+from attnscope.model.run.eager import (
+    SOME,
+    check_returned,
+    notice_of_masks,
+    notice_of_outputs,
+    returned_maps,
+    why_eager,
+)
 from attnscope.model.run.forward import main_output
 from attnscope.model.run.forward import run as forward
 from attnscope.model.run.layers import layer_of, stack_of, stacks_that_run, why_repeated

@@ -31,7 +31,7 @@ from attnscope.model.heads.options import MeasurementRun, OrderOptions, TextOpti
 from attnscope.model.heads.result import HeadTable
 from attnscope.model.heads.selection import Selection
 from attnscope.model.heads.statistics import Accumulator
-from attnscope.model.run.json_lines import checked_fields, read_json_lines
+from attnscope.model.run.text_file import checked_fields, read_json_lines
 
 if TYPE_CHECKING:
     import torch
@@ -244,7 +244,7 @@ class _Job:
         import torch
 
         from attnscope.model.run.tokenize import max_tokens
-        from attnscope.model.run.written_rows import write
+        from attnscope.model.run.written_rows import RecordedRows, write
 
         read = self._read(trial)
         most = max_tokens(self.model.config)
@@ -259,11 +259,9 @@ class _Job:
             self.model,
             read.inputs,
             strongest.add,
-            stack=self.stack,
+            RecordedRows(self.stack, self.selection.layers, self.selection.heads),
             n=n,
             answer=read.answer,
-            layers=self.selection.layers,
-            heads=self.selection.heads,
         )
         if read.answer is None and not _is_found([read.ids[i] for i in read.needle], text.ids):
             self.left_out["the answer has no more than half of the needle's tokens"] += 1

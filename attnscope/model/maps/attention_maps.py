@@ -18,8 +18,8 @@ from attnscope.model.maps.options import HeadOptions, MapRun, ShownOptions
 from attnscope.model.maps.request import MapRequest
 from attnscope.model.maps.result import VALUE_WEIGHTED, AttentionMaps
 from attnscope.model.run.options import ReadOptions
-from attnscope.model.run.query import query_position
 from attnscope.model.run.read_inputs import read_inputs
+from attnscope.model.run.tokens import query_position
 from attnscope.observe.trace import Trace
 
 if TYPE_CHECKING:
@@ -379,7 +379,7 @@ def _with_position(request: MapRequest, run: _LoadedMaps) -> MapRequest:
 
 def _give_target(inputs: ReadOptions, run: _LoadedMaps) -> list[str]:
     """Set the decoder's target, or generate one; return notices about it."""
-    from attnscope.model.run.decode import generate_tokens, give_target
+    from attnscope.model.run.forward import generate_tokens, give_target
 
     if inputs.target is not None:
         give_target(*run.inputs[:3])

@@ -15,8 +15,7 @@ from attnscope.model.run.attention_hook import AttentionCall, AttentionInputs
 from attnscope.model.run.layers import STACKS, layer_of, stack_of, why_repeated
 from attnscope.model.run.tokenize import Reading, patches
 from attnscope.model.run.tokens import Token
-from attnscope.model.run.tolerance import weights_of
-from attnscope.model.run.validate import check_rows
+from attnscope.model.run.validate import check_rows, weights_of
 from attnscope.model.run.value_norms import ValueNorms
 
 if TYPE_CHECKING:

@@ -18,8 +18,14 @@ from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.maps.capture import CollectedMaps, HeadSelection, MapCollector
 from attnscope.model.run.attention_hook import observing
 from attnscope.model.run.blockwise import FEW
-from attnscope.model.run.eager import check_returned, returned_maps, why_eager
-from attnscope.model.run.eager_masks import SOME, notice_of_masks, notice_of_outputs
+from attnscope.model.run.eager import (
+    SOME,
+    check_returned,
+    notice_of_masks,
+    notice_of_outputs,
+    returned_maps,
+    why_eager,
+)
 from attnscope.model.run.forward import main_output, run
 from attnscope.model.run.layers import STACKS, counts, stacks_that_run
 from attnscope.model.run.load import as_model_error, disable_cache, load_eager

@@ -23,8 +23,7 @@ from attnscope.model.maps.pool import CellPooler, PooledRows, cells
 from attnscope.model.maps.result import AttentionMap, AttentionMaps
 from attnscope.model.run.attention_hook import AttentionCall, AttentionInputs, attending, observing
 from attnscope.model.run.blockwise import FEW, Blockwise, Store, disagreement, discard, is_fused
-from attnscope.model.run.eager import why_eager
-from attnscope.model.run.eager_masks import SOME, notice_of_masks
+from attnscope.model.run.eager import SOME, notice_of_masks, why_eager
 from attnscope.model.run.forward import main_output, run
 from attnscope.model.run.load import as_model_error, disable_cache
 from attnscope.model.run.tokenize import Reading

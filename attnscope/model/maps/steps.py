@@ -39,7 +39,7 @@ def trace_steps(
 
     from attnscope.attention.observed import observed
     from attnscope.base.arrays import largest_difference
-    from attnscope.model.run.tolerance import output_tolerance
+    from attnscope.model.run.validate import output_tolerance
     from attnscope.observe.calls import trace
 
     arguments = call.arguments()

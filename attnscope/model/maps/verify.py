@@ -20,8 +20,13 @@ from attnscope.model.run.forward import main_output, run
 from attnscope.model.run.layers import stack_of
 from attnscope.model.run.load import as_model_error, load_eager
 from attnscope.model.run.tokenize import Reading
-from attnscope.model.run.tolerance import eager_tolerance, largest_score, weight_tolerance, weights_of
-from attnscope.model.run.validate import NotWeightsError
+from attnscope.model.run.validate import (
+    NotWeightsError,
+    eager_tolerance,
+    largest_score,
+    weight_tolerance,
+    weights_of,
+)
 
 if TYPE_CHECKING:
     import numpy as np

@@ -99,7 +99,7 @@ def model_masks(
 
 def _load(opened: OpenedModel, inputs: InputOptions, run: LayerOptions) -> tuple[Any, MaskedBatch]:
     """Load a model and its input."""
-    from attnscope.model.run.decode import give_target
+    from attnscope.model.run.forward import give_target
     from attnscope.model.run.load import disable_cache
     from attnscope.model.run.tokenize import check_reads
 

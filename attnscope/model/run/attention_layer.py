@@ -63,7 +63,7 @@ def attention_layer(
     from attnscope.base.process.verbosity import kept_verbosity
     from attnscope.model.run.forward import run
     from attnscope.model.run.load import as_model_error, load_config, load_model
-    from attnscope.model.run.token_ids import read_ids
+    from attnscope.model.run.read_inputs import read_ids
     from attnscope.model.run.tokenize import read_text
 
     checkpoint = find_model(model, tokenizer, None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.arrays import largest_difference
 from attnscope.model.run.attention_hook import AttentionCall, AttentionInputs
-from attnscope.model.run.tolerance import output_tolerance
+from attnscope.model.run.validate import output_tolerance
 
 if TYPE_CHECKING:
     import torch

@@ -1,4 +1,4 @@
-"""Determine the stack and the layer that a module belongs to, and how many a model has."""
+"""Determine the stack and the layer of a module, and the fields of a layer's configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from attnscope.base.errors import OptionError
 from attnscope.model.files.indices import check_indices, check_range
-from attnscope.model.run.fields import values_of
 from attnscope.model.run.tokenize import Reading
 
 STACKS = ("self", "text", "encoder", "decoder", "cross", "vision")
@@ -105,3 +104,26 @@ def counts(config: Any, reading: Reading) -> tuple[int | None, int | None]:
         for name in ("num_hidden_layers", "num_attention_heads")
     )
     return n_layer, n_head
+
+
+# Fields of a configuration, which may differ from layer to layer.
+
+
+def field_of(config: Any, name: str, layer: int | None) -> Any:
+    """Return a field of one layer; None if the configuration lacks it.
+
+    transformers refuses to read a field that differs from layer to layer of the whole model: Gemma 4's
+    heads are wider in some layers.
+
+    Args:
+        layer: the layer's index; None: the first layer.
+    """
+    values = values_of(config, name)
+    return values[layer] if layer is not None and layer < len(values) else values[0]
+
+
+def values_of(config: Any, name: str) -> list[Any]:
+    """Return a field of every layer, or once if all have the same; None where it is missing."""
+    if not getattr(config, "is_heterogeneous", False):
+        return [getattr(config, name, None)]
+    return [getattr(each, name, None) for each in config.per_layer_config]

@@ -6,6 +6,7 @@ are made to the copy, so that the user's model stays as it is, also after an exc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -16,11 +17,11 @@ from typing import Any
 from attnscope.base.dtypes import FLOATS
 from attnscope.base.errors import ModelError, OptionError, dtype_hint, first_line, is_out_of_memory
 from attnscope.base.process.verbosity import silence_transformers
-from attnscope.base.text import shortened
+from attnscope.base.text import described, shortened
 from attnscope.model.files import tensors as weights
 from attnscope.model.files.checkpoint import Checkpoint
+from attnscope.model.files.config import read_json
 from attnscope.model.files.loaded import LoadedModel
-from attnscope.model.run.processor_settings import check_processor_settings
 from attnscope.model.run.weights_fit import check_shapes
 
 TOKENIZER = (
@@ -417,3 +418,72 @@ def _check_complete(model: Any, info: dict[str, Any], checkpoint: Checkpoint) ->
             f" {min(inner)}: they would be random.",
             hint="a complete checkpoint, as written by save_pretrained",
         )
+
+
+# The settings of a processor, some of which are sizes of what it computes.
+
+SETTINGS = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+
+LARGEST = {
+    "sampling_rate": 384_000,
+    "feature_size|num_mel_bins": 2**10,
+    "hop_length|n_fft": 2**14,
+    "chunk_length": 600,
+    "n_samples": 600 * 48_000,
+    "size|crop_size|pad_size|height|width|patch_size": 2**12,
+    "merge_size|temporal_patch_size|pooling_kernel_size": 2**12,
+    "max_num_patches": 2**16,
+    "shortest_edge|longest_edge|min_pixels|max_pixels": 2**25,
+    "image_seq_length|image_seq_len|num_image_tokens|max_image_tiles|max_patches|min_patches": 2**16,
+}
+"""The largest values of settings that count something, which exceed those of every real processor. Edges
+may count pixels, as Qwen's do."""
+
+PAIRS = "size|crop_size|pad_size|patch_size"
+"""Sizes that may be one number, a pair of a height and a width, or an object."""
+
+SIDES = "shortest_edge|longest_edge"
+"""Edges that are sides of a picture, unless `PIXELS` says that they count its pixels."""
+
+LONGEST_SIDE = 2**12
+PIXELS = ("merge_size", "min_pixels", "max_pixels")
+
+
+def check_processor_settings(checkpoint: Checkpoint) -> None:
+    """Raise a ModelError for the first setting of a processor whose value is not a number, or too large.
+
+    Args:
+        checkpoint: the model; its files are looked for on this machine.
+    """
+    for name in SETTINGS:
+        path = checkpoint.file_here(name)
+        if path is None:
+            continue
+        for field, value, most in _faults(read_json(path)):
+            raise ModelError(
+                f"the {name} of {checkpoint.name} is damaged: {field} is {described(value)}, but must be"
+                f" a whole number from 1 to {most:,}.",
+                hint=f"the {name} that the model was saved with",
+            )
+
+
+def _faults(
+    settings: dict[str, Any], prefix: str = "", sides: bool = True
+) -> Iterator[tuple[str, Any, int]]:
+    """Yield each setting that is invalid: its name, its value, and its largest value."""
+    sides = sides and not any(name in settings for name in PIXELS)
+    for field, value in settings.items():
+        if isinstance(value, dict):
+            yield from _faults(value, f"{prefix}{field}.", sides)
+            continue
+        if isinstance(value, list) and re.fullmatch(PAIRS, field) and len(value) == 2:
+            for name, each in zip(("height", "width"), value, strict=True):
+                yield from _faults({name: each}, f"{prefix}{field}: ", sides)
+            continue
+        most = next((most for names, most in LARGEST.items() if re.fullmatch(names, field)), None)
+        if most is None or value is None:
+            continue
+        if sides and re.fullmatch(SIDES, field):
+            most = LONGEST_SIDE
+        if type(value) is not int or not 1 <= value <= most:
+            yield f"{prefix}{field}", value, most

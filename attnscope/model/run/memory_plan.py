@@ -9,7 +9,7 @@ from attnscope.base.errors import SizeError
 from attnscope.base.process.progress import notify
 from attnscope.base.units import bytes_text
 from attnscope.model.run.blockwise import rounded_rows
-from attnscope.model.run.fields import values_of
+from attnscope.model.run.layers import values_of
 from attnscope.model.run.value_norms import AT_ONCE
 
 LARGEST_BLOCK = {"cpu": 20 * 2**20, "cuda": 512 * 2**20}
@@ -121,17 +121,19 @@ def plan_run(name: str, needs: Needs, memory: int, device: str, hint: str | None
     return MemoryPlan(needs, rows, keep=min(KEPT, needs.of_pairs, left - rows * needs.of_a_query))
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What a room measures of a run, and keeps in memory."""
+
+    kept: int = 0  #: bytes
+    pairs: int = 0  #: numbers of each pair of a query and a key
+    rescaled: bool = False  #: whether weights are changed and each row rescaled before they are measured
+    weighed: bool = False  #: whether weights are multiplied by norms of values
+    padded: bool | None = None  #: whether some texts are padded; None: if there are several
+
+
 def needs_of(
-    config: Any,
-    dtype_bytes: int,
-    n_batch: int,
-    n_tokens: int,
-    *,
-    kept: int = 0,
-    pairs: int = 0,
-    rescaled: bool = False,
-    weighed: bool = False,
-    padded: bool | None = None,
+    config: Any, dtype_bytes: int, n_batch: int, n_tokens: int, measured: Measured = Measured()
 ) -> Needs:
     """Estimate the memory that a run needs.
 
@@ -140,30 +142,31 @@ def needs_of(
 
     Args:
         n_batch, n_tokens: the number of texts in a batch, and the length of the longest.
-        rescaled: whether weights are changed and each row rescaled before they are measured.
-        padded: whether some texts are padded; None: if there are several.
     """
-    sizes = _Sizes.of(config)
+    sizes, pairs = _Sizes.of(config), measured.pairs
+    padded = n_batch > 1 if measured.padded is None else measured.padded
     n = n_batch * n_tokens
     single = max(dtype_bytes, 4)
     of_heads = 3 * sizes.n_head * sizes.d_head + 4 * sizes.n_kv_head * sizes.d_head
     of_layer = dtype_bytes * (4 * sizes.d_feat + max(4 * sizes.d_ff, of_heads))
-    measured = NUMBERS_OF_A_METRIC * 8 * N_METRIC * sizes.n_head
-    activations = n * (of_layer + single * 2 * sizes.n_kv_head * sizes.d_head + measured)
-    if weighed:  # the norms, v_j W_O of some keys at once, and copies of what enters and leaves W_O
+    metrics = NUMBERS_OF_A_METRIC * 8 * N_METRIC * sizes.n_head
+    activations = n * (of_layer + single * 2 * sizes.n_kv_head * sizes.d_head + metrics)
+    if (
+        measured.weighed
+    ):  # the norms, v_j W_O of some keys at once, and copies of what enters and leaves W_O
         at_once = min(AT_ONCE, n * sizes.d_feat)
         activations += single * (n * (sizes.n_head + 3 * sizes.n_head * sizes.d_head) + 2 * at_once)
-    masks = n * n_tokens * _mask_bytes(config, n_batch > 1 if padded is None else padded)
+    masks = n * n_tokens * _mask_bytes(config, padded)
     if sizes.biases:  # for each head; then once more, added to the mask of each text
         masks += single * n_tokens**2 * (sizes.biases + n_batch * (sizes.biases + 1))
     of_weights = 2 * single * n_batch * sizes.n_head * n_tokens
     of_a_pair = pairs + 2 if pairs else 0  # the numbers, and temporary tensors
     if pairs and n_batch > 1:  # transposed weights, for one product with all pairs
         of_a_pair += sizes.n_head
-    if rescaled:  # the entropy's term of each weight
+    if measured.rescaled:  # the entropy's term of each weight
         of_a_pair += sizes.n_head
     return Needs(
-        *(n_batch, n_tokens, activations, masks, kept, of_weights),
+        *(n_batch, n_tokens, activations, masks, measured.kept, of_weights),
         of_a_query=of_weights + single * n * of_a_pair,
         of_pairs=single * pairs * n * n_tokens,
     )

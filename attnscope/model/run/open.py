@@ -29,7 +29,7 @@ from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.files.loaded import find_model
 from attnscope.model.run import weights_fit
 from attnscope.model.run.load import device_of, load_config, load_model
-from attnscope.model.run.memory_plan import MemoryPlan, Needs, needs_of, plan_run, tokens_text
+from attnscope.model.run.memory_plan import Measured, MemoryPlan, Needs, needs_of, plan_run, tokens_text
 
 
 @dataclass
@@ -100,13 +100,13 @@ class OpenedModel:
             self.device = str(self.model.device)
         return self.model
 
-    def needs(self, n_batch: int, n_tokens: int, **kept: Any) -> Needs:
-        """Estimate the memory for some tokens; `kept`: what a room holds of them, as in `needs_of`."""
+    def needs(self, n_batch: int, n_tokens: int, **measured: Any) -> Needs:
+        """Estimate the memory for some tokens; `measured`: as in `Measured`."""
         if self.model is None:
             itemsize = FLOATS.get(weights_fit.dtype_of(self.config, self.dtype), 4)
         else:
             itemsize = self.model.dtype.itemsize
-        return needs_of(self.config, itemsize, n_batch, n_tokens, **kept)
+        return needs_of(self.config, itemsize, n_batch, n_tokens, Measured(**measured))
 
     @property
     def budget(self) -> int:

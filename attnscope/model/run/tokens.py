@@ -1,8 +1,13 @@
-"""What a model reads: the tokens of its sequences, or the patches of an image."""
+"""What a model reads: tokens, or the patches of an image; and the one that a user names."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from attnscope.base.errors import OptionError
+from attnscope.base.text import alternatives, nearest, shortened
 
 
 @dataclass(frozen=True)
@@ -30,3 +35,71 @@ class Picture:
     first: int
     #: the image after cropping and resizing for the model, as the bytes of a PNG file.
     png: bytes = field(repr=False)
+
+
+# The query that a user names.
+
+LONGEST_WORD = 32
+"""The largest number of tokens of a word that are joined."""
+LISTED = 8
+"""The maximal number of positions that an error lists."""
+
+
+def query_position(
+    query: int | str | None,
+    tokens: Sequence[Token],
+    hint: str = "a position, counted from 0; --top 1 lists the queries",
+) -> int | None:
+    """Return the position of a query; None stays None.
+
+    >>> query_position("cat", [Token("the"), Token(" cat")]), query_position("1", [])
+    (1, 1)
+
+    Args:
+        tokens: the tokens of the sequence; if some were generated, these alone are queries.
+    """
+    if not isinstance(query, str):
+        return query
+    if re.fullmatch(r"\s*-?\d{1,9}\s*", query):
+        return int(query)
+    generated = any(token.generated for token in tokens)
+    numbers: Sequence[int]
+    places = [i for i, token in enumerate(tokens) if token.generated or not generated]
+    found = _spans(query, [_letters(tokens[i].text) for i in places])
+    positions = [(places[first], places[last]) for first, last in found]
+    if len(positions) == 1 and positions[0][0] == positions[0][1]:
+        return positions[0][0]
+    name = repr(shortened(query))
+    if not positions:
+        near = nearest(query, [_letters(tokens[i].text) for i in places if not tokens[i].special])
+        raise OptionError(
+            f"{name} is not a token among the queries.", hint=f"--query {near}" if near else hint
+        )
+    if len(positions) == 1:
+        numbers = range(positions[0][0], positions[0][1] + 1)
+        parts = " ".join(tokens[i].text.strip() for i in numbers)
+        message = f"{name} is {len(numbers)} tokens: {parts}."
+    else:
+        numbers = [first for first, _ in positions]
+        message = f"{name} occurs {len(numbers)} times among the queries."
+    listed = [str(number) for number in numbers[:LISTED]]
+    raise OptionError(message, hint=f"--query {alternatives(listed)}")
+
+
+def _letters(token: str) -> str:
+    """Return a token's text without the marks of a word's beginning or continuation, in lower case."""
+    return token.strip(" Ġ▁").removeprefix("##").removesuffix("</w>").lower()
+
+
+def _spans(word: str, tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the first and last position of each token, or of adjacent tokens, that spell a word."""
+    word, found = _letters(word), []
+    for first in range(len(tokens)):
+        spelled = ""
+        for last in range(first, min(first + LONGEST_WORD, len(tokens))):
+            spelled += tokens[last]
+            if spelled == word:
+                found.append((first, last))
+            if not tokens[first] or not word.startswith(spelled) or spelled == word:
+                break
+    return found

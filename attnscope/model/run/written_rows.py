@@ -28,8 +28,7 @@ from attnscope.model.run.blockwise import blocked, memory_for, rounded_rows
 from attnscope.model.run.layers import layer_of, stack_of
 from attnscope.model.run.load import as_model_error, switched_attention
 from attnscope.model.run.tokenize import max_tokens
-from attnscope.model.run.tolerance import output_tolerance, weights_of
-from attnscope.model.run.validate import check_rows, tolerance
+from attnscope.model.run.validate import check_rows, output_tolerance, tolerance, weights_of
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +54,28 @@ PLAIN: dict[str, Any] = {
 
 class UnexplainedWeightsError(ModelError):
     """Captured queries, keys and values do not reproduce the output of a model's attention."""
+
+
+@dataclass(frozen=True)
+class RecordedRows:
+    """The rows that are recorded."""
+
+    stack: str
+    #: layers, heads: their indices; None: all.
+    layers: Collection[int] | None = None
+    heads: Collection[int] | None = None
+    #: whether the row of a token is that of its own query, which reads it, instead of the row that wrote
+    #: it. The token that ends a text is not read, so it is left out.
+    reading: bool = False
+    #: whether the rows of the prompt's tokens are recorded, too: of their own queries.
+    of_prompt: bool = False
+    #: whether they are the weights that the model's own eager attention returns. In a model that returns
+    #: them at the end, those of all layers are in memory at once.
+    eager: bool = False
+
+    def heads_of(self, n_head: int) -> list[int]:
+        """Return the recorded heads of a layer with so many."""
+        return [head for head in range(n_head) if self.heads is None or head in self.heads]
 
 
 @dataclass(frozen=True)
@@ -90,24 +111,18 @@ class RowRecorder:
 
     Args:
         consume: called with rows, of each layer and head once for each query.
-        layers, heads: the indices that are recorded; None: all.
-        eager: whether to take the weights that the model's own eager attention returns.
     """
 
     def __init__(
         self,
         name: str,
         model: Any,
-        stack: str,
+        rows: RecordedRows,
         first_query: int,
         consume: Callable[[WrittenRows], None],
-        layers: Collection[int] | None = None,
-        heads: Collection[int] | None = None,
-        *,
-        eager: bool = False,
     ) -> None:
-        self.name, self.model, self.stack, self.first_query = name, model, stack, first_query
-        self.consume, self.layers, self.heads, self.eager = consume, layers, heads, eager
+        self.name, self.model, self.rows, self.first_query = name, model, rows, first_query
+        self.stack, self.consume = rows.stack, consume
         self.n_layer, self.n_head = 0, {}  # type: int, dict[int, int]
         self.cache: Any = None
         self._memory: torch.Tensor | None = None
@@ -145,7 +160,7 @@ class RowRecorder:
         queries = self._begin_layer(layer, call.n_head, n_Q, call.key.shape[2])
         if not queries:
             return
-        if self.eager:
+        if self.rows.eager:
             if call.weights is None:
                 kind = type(self.model).__name__
                 raise ModelError(f"{self.name} ({kind}) returns no weights of its eager attention.")
@@ -196,7 +211,7 @@ class RowRecorder:
                 f"layer {layer} of {self.name} has {counted(n_K, 'key')} where the text has"
                 f" {counted(self.end, 'token')}, so not every key is a token."
             )
-        if self.layers is not None and layer not in self.layers:
+        if self.rows.layers is not None and layer not in self.rows.layers:
             return []
         return list(range(max(self.first_query, self._done), self.end))
 
@@ -205,7 +220,7 @@ class RowRecorder:
         return 0 if self.stack == "cross" else self.end - n_K
 
     def finish(self) -> None:
-        """Compute all rows that are pending."""
+        """Compute all rows that are pending; check that the model has the recorded layers and heads."""
         import torch
 
         for layer, pending in self._pending.items():
@@ -223,6 +238,18 @@ class RowRecorder:
             )
             self._compute(joined, layer, list(queries))
         self._pending.clear()
+        if not self.n_head:
+            raise UnexplainedWeightsError(
+                f"{self.name} does not call attention through transformers' registry."
+            )
+        check_indices(
+            self.name,
+            [self.stack],
+            self.rows.layers or [],
+            self.rows.heads or [],
+            n_layer={self.stack: self.n_layer},
+            n_head={(self.stack, layer): n for layer, n in self.n_head.items()},
+        )
 
     def _is_kept(self, call: AttentionCall, layer: int, query: int) -> bool:
         """Check whether the row can be computed later: the cache keeps its keys, and all are visible."""
@@ -251,7 +278,7 @@ class RowRecorder:
 
     def _compute(self, call: AttentionCall, layer: int, queries: list[int]) -> None:
         """Compute and pass on the last rows of a layer, some at a time."""
-        heads = [head for head in range(call.n_head) if self.heads is None or head in self.heads]
+        heads = self.rows.heads_of(call.n_head)
         if not heads:  # which is an error, once the numbers of all layers are known
             return
         if len(heads) < call.n_head:
@@ -284,7 +311,7 @@ class RowRecorder:
             weights: of all heads, `n_head n_Q n_K`.
         """
         check_rows(weights, self.name, type(self.model).__name__, layer, self.stack, sinks=sinks)
-        heads = [head for head in range(len(weights)) if self.heads is None or head in self.heads]
+        heads = self.rows.heads_of(len(weights))
         first_key = self._first_key(weights.shape[2])
         self.consume(WrittenRows(layer, heads, queries, first_key, weights[heads].float()))
 
@@ -340,15 +367,10 @@ def write(
     model: Any,
     inputs: dict[str, Any],
     consume: Callable[[WrittenRows], None],
+    rows: RecordedRows,
     *,
-    stack: str,
     n: int | None = None,
     answer: list[int] | None = None,
-    reading: bool = False,
-    of_prompt: bool = False,
-    layers: Collection[int] | None = None,
-    heads: Collection[int] | None = None,
-    eager: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> WrittenText:
     """Let a model write, greedily, and record the rows of weights that wrote each token.
@@ -357,12 +379,6 @@ def write(
         consume: called with the rows: each layer, head and query once, in any order.
         n: the most tokens to write; fewer, if the text ends earlier.
         answer: the ids of a given text, which the model is made to write; instead of `n`.
-        reading: whether to record the row of each token's own query, which reads it, instead of the
-            row that wrote it. The token that ends a text is not read, so it is left out.
-        of_prompt: whether to record the rows of the prompt's tokens, too: of their own queries.
-        layers, heads: the indices that are recorded; None: all.
-        eager: whether to take the weights that the model's own eager attention returns. In a model
-            that returns them at the end, those of all layers are in memory at once.
     """
     import torch
     from transformers import LogitsProcessor, LogitsProcessorList
@@ -373,8 +389,8 @@ def write(
     n_prompt = 1 if begins is None else begins.shape[1]
     n_write = n or 1 if answer is None else len(answer)
     check_length(name, model.config, n_prompt, n_write, given=answer is not None)
-    first_query = 0 if of_prompt else n_prompt - (not reading)
-    recorder = RowRecorder(name, model, stack, first_query, consume, layers, heads, eager=eager)
+    first_query = 0 if rows.of_prompt else n_prompt - (not rows.reading)
+    recorder = RowRecorder(name, model, rows, first_query, consume)
     log_probabilities: list[float] = []
     largest_logits: list[float] = []
     logits: list[torch.Tensor] = []
@@ -400,7 +416,7 @@ def write(
 
     def after(_: Any, args: tuple[Any, ...], output: Any) -> None:
         logits.append(output.logits[0, -1])
-        if eager:
+        if rows.eager:
             recorder.see_returned(output)
 
     class Given(LogitsProcessor):
@@ -412,7 +428,8 @@ def write(
             only = torch.tensor([token], device=scores.device)
             return torch.full_like(scores, -torch.inf).index_fill(1, only, 0)
 
-    options: dict[str, Any] = {**PLAIN, "max_new_tokens": n_write + reading, "output_attentions": eager}
+    options: dict[str, Any] = {**PLAIN, "max_new_tokens": n_write + rows.reading}
+    options["output_attentions"] = rows.eager
     if answer is not None:
         options |= {"logits_processor": LogitsProcessorList([Given()]), "eos_token_id": -1}
     model.config.use_cache = model.config.get_text_config().use_cache = True
@@ -420,20 +437,14 @@ def write(
         hooks.callback(model.register_forward_pre_hook(before, with_kwargs=True).remove)
         hooks.callback(model.register_forward_hook(after).remove)
         hooks.enter_context(as_model_error(checkpoint))
-        if eager:
+        if rows.eager:
             hooks.enter_context(switched_attention(model, "eager"))
         hooks.enter_context(observing(model, recorder.see))
         written = model.generate(**inputs, **options)
         ids = written[0, n_prompt:].tolist()
         score(ids[-1])
         recorder.finish()
-    if not recorder.n_head:
-        raise UnexplainedWeightsError(f"{name} does not call attention through transformers' registry.")
-    n_head = {(stack, layer): n for layer, n in recorder.n_head.items()}
-    check_indices(
-        name, [stack], layers or [], heads or [], n_layer={stack: recorder.n_layer}, n_head=n_head
-    )
-    if reading:  # the last token was written, and no query has read it
+    if rows.reading:  # the last token was written, and no query has read it
         del ids[-1], log_probabilities[-1], largest_logits[-1]
     return WrittenText(
         ids, n_prompt, log_probabilities, recorder.n_layer, recorder.n_head, largest_logits

@@ -19,7 +19,7 @@ from attnscope.model.maps.collect import collect_maps
 from attnscope.model.maps.pool import cells, strongest
 from attnscope.model.maps.pooled import Pooled, collect_pooled
 from attnscope.model.run import attention_hook as observe
-from attnscope.model.run.decode import generate_tokens, give_target
+from attnscope.model.run.forward import generate_tokens, give_target
 from attnscope.model.run.load import load_config, load_model
 from attnscope.model.run.tokenize import read_text
 from attnscope.model.run.tokens import Token

@@ -7,7 +7,7 @@ from transformers import Gemma4TextConfig, LlamaConfig
 from attnscope.base.errors import ModelError
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.files.heads import open_heads
-from attnscope.model.run.fields import field_of, values_of
+from attnscope.model.run.layers import field_of, values_of
 from attnscope.model.run.memory_plan import needs_of
 
 LAYERS = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.base.errors import FileError
-from attnscope.model.run.json_lines import read_json_lines
+from attnscope.model.run.text_file import read_json_lines
 
 LINES = '{"text": "a\u2028b"}\n\n  \n["two"]\r\n3'
 VALUES = [(1, {"text": "a\u2028b"}), (4, ["two"]), (5, 3)]

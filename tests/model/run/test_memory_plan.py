@@ -26,6 +26,7 @@ from attnscope.model.run.memory_plan import (
     KEPT,
     LARGEST_BLOCK,
     MOST_ROWS,
+    Measured,
     MemoryPlan,
     Needs,
     needs_of,
@@ -65,7 +66,7 @@ def plan(
     **options: Any,
 ) -> MemoryPlan:
     options = {"pairs": len(PAIRS), **options}
-    needs = needs_of(config or config_of(), dtype_bytes, n_batch, n, **options)
+    needs = needs_of(config or config_of(), dtype_bytes, n_batch, n, Measured(**options))
     return plan_run("small", needs, memory, device)
 
 
@@ -236,12 +237,12 @@ def test_what_is_asked_of_tokens_is_kept_where_there_is_room():
     assert most.keep == KEPT
     assert plan(100_000, memory=most.total - 5).keep == KEPT - 5
     assert plan(100_000, memory=most.total - KEPT).keep == 0
-    nothing_asked = plan_run("small", needs_of(config_of(), 4, 1, 1000, pairs=0), PLENTY, "cpu")
+    nothing_asked = plan_run("small", needs_of(config_of(), 4, 1, 1000), PLENTY, "cpu")
     assert (nothing_asked.at_once, nothing_asked.keep) == (nothing_asked.block, 0)
 
 
 def test_one_of_several_texts_may_be_as_long_as_all_and_its_mask_with_it():
-    assert needs_of(config_of(), 4, 1, 1000, padded=True).masks == 2 * 1000**2
+    assert needs_of(config_of(), 4, 1, 1000, Measured(padded=True)).masks == 2 * 1000**2
     assert needs_of(config_of(), 4, 1, 1000).masks == 0
 
 

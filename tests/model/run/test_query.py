@@ -4,8 +4,7 @@ import pytest
 
 from attnscope import attention_maps
 from attnscope.base.errors import OptionError
-from attnscope.model.run.query import query_position
-from attnscope.model.run.tokens import Token
+from attnscope.model.run.tokens import Token, query_position
 
 BERT = [Token(text) for text in ("[CLS]", "the", "em", "##ploy", "##ee", "saw", "the", "Cat", "[SEP]")]
 GPT = [Token(text) for text in ("The", " cat", " sat", " on", " the")]

@@ -5,7 +5,7 @@ import pytest
 from attnscope.base.errors import OptionError
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.run.load import TOKENIZER, load_config
-from attnscope.model.run.token_ids import find_tokens, parse_ids, read_ids
+from attnscope.model.run.read_inputs import find_tokens, parse_ids, read_ids
 from tests.model.run.readers import save_reader
 
 

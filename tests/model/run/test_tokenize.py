@@ -11,9 +11,9 @@ from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from attnscope.base.errors import FileError, ModelError, OptionError
 from attnscope.model.files.checkpoint import Checkpoint, find_checkpoint
-from attnscope.model.run.decode import generate_tokens
+from attnscope.model.run.forward import generate_tokens
 from attnscope.model.run.load import load_config, load_model
-from attnscope.model.run.token_ids import read_ids
+from attnscope.model.run.read_inputs import read_ids
 from attnscope.model.run.tokenize import (
     check_reads,
     max_tokens,

@@ -11,7 +11,7 @@ from attnscope.base.errors import ModelError, OptionError
 from attnscope.model.files.loaded import find_model
 from attnscope.model.run import written_rows
 from attnscope.model.run.attention_hook import AttentionCall
-from attnscope.model.run.written_rows import RowRecorder, UnexplainedWeightsError, write
+from attnscope.model.run.written_rows import RecordedRows, RowRecorder, UnexplainedWeightsError, write
 from tests.model.run.tiny import random_weights, tiny_config
 from tests.sweeps import swept
 
@@ -69,7 +69,9 @@ def rows_of(model, stack="self", inputs=None, **options):
                 rows[part.layer, head, query] = part.first_key, row.clone()
 
     inputs = a_prompt() if inputs is None else inputs
-    return write(find_model(model), model, inputs, consume, stack=stack, **options), rows
+    text = {name: options.pop(name) for name in ("n", "answer") if name in options}
+    recorded = RecordedRows(stack, **options)
+    return write(find_model(model), model, inputs, consume, recorded, **text), rows
 
 
 def whole_pass(model, ids, stack="self"):
@@ -369,7 +371,7 @@ def test_rows_of_many_equal_tokens_need_no_eager_attention():
         model,
         inputs,
         lambda rows: sums.append(rows.weights.sum(-1)),
-        stack="self",
+        RecordedRows("self"),
         n=2,
     )
     assert torch.cat([each.flatten() for each in sums]).allclose(torch.ones(24), atol=1e-5)

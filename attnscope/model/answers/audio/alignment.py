@@ -18,7 +18,7 @@ from attnscope.model.answers.audio.frames import FrameTimes
 from attnscope.model.answers.audio.listen import Heard, read_again
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.run.tokenize import tokens_of
-from attnscope.model.run.written_rows import WrittenRows
+from attnscope.model.run.written_rows import RecordedRows, WrittenRows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,7 +97,7 @@ def align(
     alignment_heads = getattr(model.generation_config, "alignment_heads", None) or []
     named = [(int(layer), int(head)) for layer, head in alignment_heads]
     follow = _Following(heard, set(named))
-    read_again(checkpoint, model, heard, follow.add, first=0, last=False)
+    read_again(checkpoint, model, heard, follow.add, RecordedRows("cross"), first=0)
     found = sorted(follow.heads, key=lambda each: -each.score)
     known = {(each.layer, each.head) for each in found}
     if missing := [each for each in heads or named if each not in known]:
@@ -122,11 +122,8 @@ def align(
             if (rows.layer, head) in kept:
                 kept[rows.layer, head].append(of_head.cpu().clone())
 
-    selected: dict[str, Any] = {
-        "layers": {layer for layer, _ in used},
-        "heads": {head for _, head in used},
-    }
-    read_again(checkpoint, model, heard, keep, first=0, last=False, **selected)
+    rows = RecordedRows("cross", {layer for layer, _ in used}, {head for _, head in used})
+    read_again(checkpoint, model, heard, keep, rows, first=0)
     weights = torch.stack([torch.cat(kept[each]) for each in used])[None]  # [1, n_head, n_Q, n_K]
     seconds = token_seconds(model, weights, heard.n_start, heard.times)
     return SpeechAlignment(found, used, origin, seconds, _words(heard, seconds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +13,13 @@ from attnscope.model.answers.audio.frames import FrameTimes, frame_times
 from attnscope.model.answers.audio.recording import Sound, read_recording
 from attnscope.model.answers.prompt import Prompt, Segment
 from attnscope.model.files.checkpoint import Checkpoint
-from attnscope.model.files.indices import check_indices
 from attnscope.model.run.attention_hook import observing
 from attnscope.model.run.load import as_model_error, class_of, load_processor, switched_attention
 from attnscope.model.run.tokenize import AUDIO_INPUTS, batch_of
 from attnscope.model.run.tokens import Token
 from attnscope.model.run.written_rows import (
+    RecordedRows,
     RowRecorder,
-    UnexplainedWeightsError,
     WrittenRows,
     WrittenText,
 )
@@ -154,13 +153,8 @@ def read_again(
     model: Any,
     heard: Heard,
     consume: Callable[[WrittenRows], None],
-    *,
-    stack: str = "cross",
+    rows: RecordedRows,
     first: int,
-    last: bool,
-    layers: Collection[int] | None = None,
-    heads: Collection[int] | None = None,
-    eager: bool = False,
 ) -> WrittenText:
     """Let a model read what it wrote down, all tokens at once, and record rows of weights.
 
@@ -168,9 +162,8 @@ def read_again(
 
     Args:
         consume: called with the rows: each layer and head once.
+        rows: what is recorded; if `reading`, the last token is read, too, which has written nothing.
         first: the position of the first query that is recorded.
-        last: whether the last token is read, too, which has written nothing.
-        eager: whether to take the weights that the model's own eager attention returns.
     """
     import torch
 
@@ -178,25 +171,20 @@ def read_again(
     start = inputs["decoder_input_ids"]
     inputs["encoder_outputs"] = heard.encoded
     del inputs[model.main_input_name]
-    given = start.new_tensor([answer if last else answer[:-1]])
+    given = start.new_tensor([answer if rows.reading else answer[:-1]])
     inputs["decoder_input_ids"] = torch.cat([start, given], dim=1)
     name = checkpoint.name
-    recorder = RowRecorder(name, model, stack, first, consume, layers, heads, eager=eager)
+    recorder = RowRecorder(name, model, rows, first, consume)
     recorder.begin_step(None)
     with ExitStack() as hooks, torch.no_grad():
         hooks.enter_context(as_model_error(checkpoint))
-        if eager:
+        if rows.eager:
             hooks.enter_context(switched_attention(model, "eager"))
         hooks.enter_context(observing(model, recorder.see))
-        output = model(**inputs, use_cache=False, **({"output_attentions": True} if eager else {}))
-        if eager:
+        output = model(**inputs, use_cache=False, **({"output_attentions": True} if rows.eager else {}))
+        if rows.eager:
             recorder.see_returned(output)
         recorder.finish()
-    if not recorder.n_head:
-        raise UnexplainedWeightsError(f"{name} does not call attention through transformers' registry.")
-    n_head = {(stack, layer): n for layer, n in recorder.n_head.items()}
-    n_layer = {stack: recorder.n_layer}
-    check_indices(name, [stack], layers or [], heads or [], n_layer=n_layer, n_head=n_head)
     written = output.logits[0, heard.n_start - 1 :].float().log_softmax(-1)
     known = [float(row[number]) for row, number in zip(written, answer, strict=False)]
     return WrittenText(answer, heard.n_start, known, recorder.n_layer, recorder.n_head)

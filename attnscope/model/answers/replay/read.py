@@ -16,7 +16,7 @@ from attnscope.model.answers.replay.response import RecordedToken, Response, rea
 from attnscope.model.answers.segments.of_messages import read_messages
 from attnscope.model.answers.segments.of_text import read_text
 from attnscope.model.run.load import load_tokenizer, tokenizer_of
-from attnscope.model.run.token_ids import check_ids
+from attnscope.model.run.read_inputs import check_ids
 from attnscope.model.run.tokenize import batch_of, encoded, pieces_of, tokens_of
 
 if TYPE_CHECKING:

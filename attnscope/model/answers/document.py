@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.units import MISSING, counted, few, listed, numbers_text, percent
@@ -14,13 +15,13 @@ from attnscope.model.answers.heat import (
     even_shares,
     picture_shares,
     positions,
+    row_shares,
     segment_shares,
     shares,
     strongest_keys,
     strongest_patches,
-    totals,
 )
-from attnscope.model.answers.prompt import PatchedPicture
+from attnscope.model.answers.prompt import PatchedPicture, Segment
 from attnscope.model.answers.result import Answer
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ def heading(answer: Answer) -> list[str]:
         f"{named(answer.model, answer.stack)} · {pooling(answer)}",
         f"{counted(n, 'token')} written, from position {answer.first} · {rows}",
     ]
-    left_out = left_out_text(answer)
-    lines += [left_out] if left_out else []
+    lines += [left_out] if (left_out := left_out_text(answer)) else []
     names_row = answer.query is not None and (answer.by_segment or not answer.pictures)
     return [*lines, f"alone: {row_text(answer)}"] if names_row else lines
 
@@ -77,21 +77,18 @@ def left_out_text(answer: Answer) -> str:
         return ""
     patches = {i for picture in answer.pictures for i in positions(picture.patches)}
     others = [i for i in answer.sinks if i not in patches]
+    sinks = [i for i in answer.sinks if i in patches]
     parts = [f"{label(answer.tokens[i].text)} {i}" for i in others]
     texts = [_taken(answer, few(parts), others)] if others else []
-    sinks = [i for i in answer.sinks if i in patches]
     if sinks:
-        is_one = len(sinks) == 1
-        which = (
-            f"{counted(len(sinks), 'patch') if is_one else f'{len(sinks)} patches'} that every row reads"
-        )
-        texts.append(_taken(answer, which, sinks))
+        patch = counted(1, "patch") if len(sinks) == 1 else f"{len(sinks)} patches"
+        texts.append(_taken(answer, f"{patch} that every row reads", sinks))
     return f"left out of the colours: {', '.join(texts)}"
 
 
 def _taken(answer: Answer, what: str, keys: list[int]) -> str:
     """Name keys, and the share of the weight that they take on average."""
-    taken = (answer.weights[:, keys].astype(float) / totals(answer)).sum(1).mean()
+    taken = row_shares(answer)[:, keys].sum(1).mean()
     return f"{what} ({share_text(float(taken))} of the weight)"
 
 
@@ -122,55 +119,55 @@ def recorded_text(answer: Answer, recorded: RecordedAnswer) -> str:
     }[recorded.ids]
     engine = "a server" if recorded.engine == "OpenAI-compatible" else recorded.engine
     begin = f"Written by {engine} ({source})"
-    n = sum(each is not None for each in recorded.log_probabilities)
+    there = {i: each for i, each in enumerate(recorded.log_probabilities) if each is not None}
     row = recorded.parts_at
-    if not n:
+    if not there:
         return f"{begin}: the file has no log-probabilities of these tokens."
     if row is None:
-        known = [i for i, each in enumerate(recorded.log_probabilities) if each is not None]
-        largest = max(abs(_there(recorded, i) - recorded.here[i]) for i in known)
-        bound = max(recorded.tolerances[i] for i in known)
-        agree = f"log-probabilities of {counted(n, 'token')} agree within {largest:.2g}"
+        largest = max(abs(each - recorded.here[i]) for i, each in there.items())
+        bound = max(recorded.tolerances[i] for i in there)
+        agree = f"log-probabilities of {counted(len(there), 'token')} agree within {largest:.2g}"
         return f"{begin}: {agree}; rounding explains {bound:.2g}."
     token = f"{answer.first + row} {label(answer.written[row].text)}"
-    found = f"{_there(recorded, row):.4f} there and {recorded.here[row]:.4f} here"
+    found = f"{there[row]:.4f} there and {recorded.here[row]:.4f} here"
     most = f"rounding explains {recorded.tolerances[row]:.2g}"
     causes = f" Possible causes: {'; '.join(recorded.causes)}." if recorded.causes else ""
     return f"{begin}: log-probabilities part at token {token}, {found}; {most}.{causes}"
 
 
-def _there(recorded: RecordedAnswer, row: int) -> float:
-    value = recorded.log_probabilities[row]
-    assert value is not None
-    return value
-
-
 # Tables.
+
+
+def text_column(
+    title: str, key: str, texts: Iterable[str], style: str = "", *, raw: Any = (), **more: Any
+) -> Column:
+    """Return a column of plain texts; `more` as in `Column`."""
+    return Column(title, key, [[(text, style)] for text in texts], list(raw), **more)
+
+
+def _share_column(title: str, of_rows: np.ndarray) -> Column:
+    return text_column(title, title, map(share_text, of_rows.tolist()), right=True)
 
 
 def token_columns(answer: Answer) -> list[Column]:
     """Return the columns of the answer's tokens: each one's query, and the shares of what it reads."""
     columns = place_columns(answer)
-    of_pictures = picture_shares(answer)
-    for i, picture in enumerate(answer.pictures):
-        columns.append(_share_column(picture.name, of_pictures[:, i]))
-    if answer.pictures:
+    of_pictures, of_segments = picture_shares(answer), shares(answer)
+    names = [picture.name for picture in answer.pictures]
+    columns += [_share_column(name, of_pictures[:, i]) for i, name in enumerate(names)]
+    if names:
         patches = [_patch_text(answer, found) for found in strongest_patches(answer)]
-        columns.append(
-            Column("strongest patch", "strongest_patch", [[(text, "")] for text in patches], [])
-        )
-    of_segments = shares(answer)
-    names = {picture.name for picture in answer.pictures}
+        columns.append(text_column("strongest patch", "strongest_patch", patches))
+    else:
+        cells = [_key_cell(answer, row, key) for row, key in enumerate(strongest_keys(answer))]
+        columns.insert(2, Column("reads most", "reads_most", cells, []))
     own = [i for i, segment in enumerate(answer.segments) if segment.name in names]
     around = of_segments[:, own].sum(1) - of_pictures.sum(1)  # breaks of rows, what begins and ends them
-    if len(own) == len(answer.pictures) and (around > 1e-6).any():
+    if len(own) == len(names) and (around > 1e-6).any():
         columns.append(_share_column("around patches", around))
     for i, segment in enumerate(answer.segments):
         if segment.n_token and i not in own:
             columns.append(_share_column(segment.name, of_segments[:, i]))
-    if not answer.pictures:
-        cells = [_key_cell(answer, row, key) for row, key in enumerate(strongest_keys(answer))]
-        columns.insert(2, Column("reads most", "reads_most", cells, []))
     return columns
 
 
@@ -179,12 +176,19 @@ def bar_columns(answer: Answer) -> list[Column]:
     if answer.segment_rows is None:
         return token_columns(answer)
     known, of_rows = bars(answer)
-    names = [[(answer.segments[i].name, "bold")] for i in known]
-    sizes = [[(f"{answer.segments[i].n_token:,}", "")] for i in known]
+    segments = [answer.segments[i] for i in known]
     return [
-        Column("segment", "segment", names, [], lead=True, essential=True),
-        Column("tokens", "n_token", sizes, [], right=True),
+        *_size_columns(segments, essential=True),
         *(_share_column(answer.segments[i].name, of_rows[:, i]) for i in known),
+    ]
+
+
+def _size_columns(segments: list[Segment], **more: Any) -> list[Column]:
+    """Return the columns of segments' names and sizes."""
+    names, sizes = [each.name for each in segments], [f"{each.n_token:,}" for each in segments]
+    return [
+        text_column("segment", "segment", names, "bold", lead=True, **more),
+        text_column("tokens", "n_token", sizes, right=True),
     ]
 
 
@@ -192,19 +196,16 @@ def place_columns(answer: Answer) -> list[Column]:
     """Return the columns that identify a token: positions of query and token, text, log-probability."""
     places = range(answer.first, answer.first + len(answer.written))
     digits = len(str(places[-1]))
-    queries = [
-        [(str(query).rjust(digits), QUERY), ("→", "dim"), (str(place).rjust(digits), "")]
-        for query, place in zip(answer.queries, places, strict=True)
-    ]
-    if not writes(answer):
-        queries = [[(str(query).rjust(digits), QUERY)] for query in answer.queries]
+    queries = [[(str(query).rjust(digits), QUERY)] for query in answer.queries]
+    if writes(answer):
+        for cell, place in zip(queries, places, strict=True):
+            cell += [("→", "dim"), (str(place).rjust(digits), "")]
     texts = [[(isolated(label(token.text)), token_style(token))] for token in answer.written]
     columns = [
         Column("position", "position", queries, [], lead=True, essential=True),
         Column("", "token", texts, [], lead=True, essential=True),
     ]
     if answer.log_probabilities is not None:
-        cells = [[(f"{each:.2f}", "")] for each in answer.log_probabilities]
         if answer.recorded is not None:
             there = [
                 [(MISSING, "dim") if each is None else (f"{each:.2f}", "")]
@@ -212,7 +213,8 @@ def place_columns(answer: Answer) -> list[Column]:
             ]
             columns.append(Column("log p there", "log_probability_there", there, [], right=True))
         title = "log p" if answer.recorded is None else "here"
-        columns.append(Column(title, "log_probability", cells, [], right=True))
+        here = [f"{each:.2f}" for each in answer.log_probabilities]
+        columns.append(text_column(title, "log_probability", here, right=True))
     return columns
 
 
@@ -221,31 +223,26 @@ def segment_columns(answer: Answer) -> list[Column]:
     shown = [i for i, segment in enumerate(answer.segments) if segment.n_token]
     segments = [answer.segments[i] for i in shown]
     of_rows, even = shares(answer).mean(0)[shown], even_shares(answer).mean(0)[shown]
-    relative = [share / each if each else None for share, each in zip(of_rows, even, strict=True)]
-    sizes = [[(f"{segment.n_token:,}", "")] for segment in segments]
-    times = [[(_times(each), "")] for each in relative]
     columns = [
-        Column("segment", "segment", [[(each.name, "bold")] for each in segments], [], lead=True),
-        Column("tokens", "n_token", sizes, [], right=True),
+        *_size_columns(segments),
         _share_column("weight", of_rows),
-        Column("per key, even = 1", "per_key", times, [], right=True),
+        text_column("per key, even = 1", "per_key", map(_times, of_rows, even), right=True),
     ]
     if len(answer.layers) * len(answer.heads) > 1:
         best = [strongest_head(answer, i) for i in shown]
         cells = [
-            [(MISSING, "dim")]
-            if each is None
-            else [(f"{each[0]}·{each[1]}", ""), (share_text(each[2]), "dim")]
+            [(f"{each[0]}·{each[1]}", ""), (share_text(each[2]), "dim")] if each else [(MISSING, "dim")]
             for each in best
         ]
         columns.append(Column("strongest layer·head", "strongest", cells, []))
     return columns
 
 
-def _times(ratio: float | None) -> str:
-    if ratio is None:
+def _times(share: float, even: float) -> str:
+    """Say how many times as much as even attention a share is."""
+    if not even:
         return MISSING
-    return f"{ratio:.2f} ×" if ratio < 10 else f"{ratio:.0f} ×"
+    return f"{share / even:.2f} ×" if share / even < 10 else f"{share / even:.0f} ×"
 
 
 def strongest_head(answer: Answer, segment: int) -> tuple[int, int, float] | None:
@@ -260,12 +257,6 @@ def strongest_head(answer: Answer, segment: int) -> tuple[int, int, float] | Non
     layer, head = np.unravel_index(means.argmax(), means.shape)
     best = float(means[layer, head])
     return (answer.layers[layer], answer.heads[head], best) if best > 0 else None
-
-
-def _share_column(title: str, of_rows: np.ndarray) -> Column:
-    """Return a column of shares."""
-    cells = [[(share_text(share), "")] for share in of_rows.tolist()]
-    return Column(title, title, cells, [], right=True)
 
 
 def share_text(share: float) -> str:
@@ -306,22 +297,21 @@ def record(answer: Answer) -> dict[str, Any]:
     `--save` writes.
     """
     known, rows = answer.log_probabilities, answer.segment_rows
-    written = [
-        {
-            "token": token.text,
-            "id": answer.ids[row] if answer.ids else None,
-            "position": answer.first + row,
-            "query": answer.queries[row],
-            "log_probability": None if known is None else number(known[row]),
-        }
-        for row, token in enumerate(answer.written)
-    ]
     return {
         "schema": f"attnscope.{answer.schema}/1",
         **{name: getattr(answer, name) for name in FACTS},
         "query": None if answer.query is None else answer.first + answer.query,
         "tokens": [token.text for token in answer.tokens],
-        "written": written,
+        "written": [
+            {
+                "token": token.text,
+                "id": answer.ids[row] if answer.ids else None,
+                "position": answer.first + row,
+                "query": answer.queries[row],
+                "log_probability": None if known is None else number(known[row]),
+            }
+            for row, token in enumerate(answer.written)
+        ],
         "segments": [
             {"name": each.name, "n_token": each.n_token, "spans": [list(span) for span in each.spans]}
             for each in answer.segments
@@ -332,7 +322,7 @@ def record(answer: Answer) -> dict[str, Any]:
         "segment_rows": None if rows is None else _head_records(answer, rows, "rows"),
         "pictures": [_picture_record(answer, picture) for picture in answer.pictures],
         "sinks": answer.sinks,
-        "recorded": _recorded_record(answer),
+        "recorded": None if answer.recorded is None else _recorded_record(answer, answer.recorded),
         "times": plain(answer.times),
         "alignment": plain(answer.alignment),
         "checks": plain(answer.checks or []),
@@ -340,10 +330,7 @@ def record(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _recorded_record(answer: Answer) -> dict[str, Any] | None:
-    recorded = answer.recorded
-    if recorded is None:
-        return None
+def _recorded_record(answer: Answer, recorded: RecordedAnswer) -> dict[str, Any]:
     row = recorded.parts_at
     return {
         "engine": recorded.engine,
@@ -394,20 +381,19 @@ def table(answer: Answer) -> list[Column]:
     row for each token and segment, with its share of the weight; with rows of segments, a row for each
     two segments. With a query, the rows of its token alone.
     """
-    if answer.segment_rows is not None:
-        return _pairs_of_segments(answer)
-    answer = answer.alone()
-    by_patch = bool(answer.pictures) and not answer.by_segment
-    keys: dict[str, list[Any]] = {
-        "segment": [segment.name for segment in answer.segments],
-        "n_token": [segment.n_token for segment in answer.segments],
+    segments: dict[str, list[Any]] = {
+        "segment": [each.name for each in answer.segments],
+        "n_token": [each.n_token for each in answer.segments],
     }
-    if by_patch:
-        keys = _patch_keys(answer)
-    n_row, n_key = len(answer.written), len(next(iter(keys.values())))
+    if answer.segment_rows is not None:
+        known, of_segments = bars(answer)
+        segments = {key: [values[i] for i in known] for key, values in segments.items()}
+        reading = {"query_segment": segments["segment"], "n_query": segments["n_token"]}
+        return _of_pairs(reading, segments, "share", of_segments[:, known].astype("float32"))
+    answer = answer.alone()
     of_rows: dict[str, list[Any]] = {
         "query": answer.queries,
-        "position": list(range(answer.first, answer.first + n_row)),
+        "position": list(range(answer.first, answer.first + len(answer.written))),
         "token": [token.text for token in answer.written],
     }
     if answer.log_probabilities is not None:
@@ -416,44 +402,26 @@ def table(answer: Answer) -> list[Column]:
         of_rows["log_probability_there"] = list(answer.recorded.log_probabilities)
     if answer.alignment is not None:
         of_rows["second"] = list(answer.alignment.seconds)
-    raw = {name: [each for each in values for _ in range(n_key)] for name, values in of_rows.items()}
-    raw |= {name: values * n_row for name, values in keys.items()}
-    if by_patch:
-        patches = [i for picture in answer.pictures for i in positions(picture.patches)]
-        raw["weight"] = _flat(answer.weights[:, patches])
-    else:
-        raw["share"] = _flat(shares(answer).astype("float32"))
-    return [Column(name, name, [], values) for name, values in raw.items()]
-
-
-def _pairs_of_segments(answer: Answer) -> list[Column]:
-    """Return the columns of CSV with rows of segments: what each one reads of each one."""
-    known, of_rows = bars(answer)
-    segments = [answer.segments[i] for i in known]
-    raw: dict[str, list[Any]] = {
-        "query_segment": [each.name for each in segments for _ in segments],
-        "n_query": [each.n_token for each in segments for _ in segments],
-        "segment": [each.name for each in segments] * len(segments),
-        "n_token": [each.n_token for each in segments] * len(segments),
-        "share": _flat(of_rows[:, known].astype("float32")),
-    }
-    return [Column(name, name, [], values) for name, values in raw.items()]
-
-
-def _patch_keys(answer: Answer) -> dict[str, list[Any]]:
-    """Return what CSV says of each patch."""
+    if not answer.pictures or answer.by_segment:
+        return _of_pairs(of_rows, segments, "share", shares(answer).astype("float32"))
     patches = [(picture.name, patch) for picture in answer.pictures for patch in picture.patches]
-    edges = {
-        side: [patch.box[i] for _, patch in patches]
-        for i, side in enumerate(("left", "top", "right", "bottom"))
-    }
-    return {
+    places = [patch.position for _, patch in patches]
+    keys: dict[str, list[Any]] = {
         "picture": [name for name, _ in patches],
         "part": [patch.part for _, patch in patches],
-        "key": [patch.position for _, patch in patches],
-        **edges,
+        "key": places,
     }
+    for i, side in enumerate(("left", "top", "right", "bottom")):
+        keys[side] = [patch.box[i] for _, patch in patches]
+    return _of_pairs(of_rows, keys, "weight", answer.weights[:, places])
 
 
-def _flat(array: np.ndarray) -> list[float]:
-    return [each for row in _numbers(array) for each in row]
+def _of_pairs(
+    of_rows: dict[str, list[Any]], of_keys: dict[str, list[Any]], name: str, numbers: np.ndarray
+) -> list[Column]:
+    """Return columns of each pair of a row and a key, with their number, `n_row n_key`."""
+    n_row, n_key = numbers.shape
+    raw = {name: [each for each in values for _ in range(n_key)] for name, values in of_rows.items()}
+    raw |= {name: values * n_row for name, values in of_keys.items()}
+    raw[name] = [each for row in _numbers(numbers) for each in row]
+    return [Column(name, name, [], values) for name, values in raw.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import cycle, pairwise, zip_longest
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -308,16 +308,13 @@ class SegmentBars(Drawing):
         return [markdown_table(bar_columns(self.answer))]
 
 
-def segment_styles(names: Sequence[str]) -> list[str]:
+def segment_styles(names: Sequence[str], colours: Sequence[str] = STYLES) -> list[str]:
     """Return a colour for each segment; what is in none of the named ones is grey."""
-    coloured = iter(range(len(names)))
-    return [
-        GREYS[kind] if (kind := kind_of(name)) else STYLES[next(coloured) % len(STYLES)]
-        for name in names
-    ]
+    coloured = cycle(colours)
+    return [GREYS[kind] if (kind := _kind_of(name)) else next(coloured) for name in names]
 
 
-def kind_of(name: str) -> str:
+def _kind_of(name: str) -> str:
     """Return `other`, `sink` or `more` for what is not a named segment; else an empty text."""
     return name if name in ("other", "sink") else "more" if name.endswith(" more") else ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import cycle
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +9,15 @@ from attnscope.document.figure import MAX_INCHES, THIN, axes_at, draw_scale, dra
 from attnscope.document.grid.axes import label
 from attnscope.document.result import named
 from attnscope.model.answers.document import heading, left_out_text, pooling, row_text, share_text
-from attnscope.model.answers.drawing import GREYS, grey_picture, kind_of, segment_order, veiled
+from attnscope.model.answers.drawing import grey_picture, segment_order, segment_styles, veiled
 from attnscope.model.answers.heat import (
     bars,
     density,
     grid_size,
     picture_shares,
     positions,
+    row_shares,
     shown_weights,
-    totals,
 )
 from attnscope.model.answers.result import Answer
 
@@ -49,7 +48,7 @@ SEGMENT_COLOURS = (
 def draw(figure: Figure, answer: Answer) -> None:
     """Draw pictures under the weights of one word or of each, seconds of a recording, or bars."""
     if answer.recording is not None and answer.times is not None and not answer.by_segment:
-        from attnscope.model.answers.audio.figure import draw_seconds
+        from attnscope.model.answers.audio.shown import draw_seconds
 
         draw_seconds(figure, answer)
     elif answer.by_segment or not answer.pictures:
@@ -121,13 +120,15 @@ def _panels(answer: Answer) -> list[tuple[str, np.ndarray]]:
     n = len(answer.written)
     if answer.query is not None or n == 1:
         return [(drawable(row_text(answer)), shown_weights(answer))]
-    of_rows = answer.weights / totals(answer)
+    of_rows = row_shares(answer)
     to_pictures = picture_shares(answer).sum(1)
     rows = list(range(n))
     panels = []
     most = min(MOST_WORDS, max(2, MOST_PANELS // len(answer.pictures)))
     if n > most:
-        strongest = np.argsort(-_without_sinks(answer), kind="stable")[: most - 1]
+        patches = [i for picture in answer.pictures for i in positions(picture.patches)]
+        kept = [i for i in patches if i not in answer.sinks]
+        strongest = np.argsort(-of_rows[:, kept].sum(1), kind="stable")[: most - 1]
         rows = sorted(strongest.tolist())
         panels.append(
             (f"mean of all {n} tokens  {share_text(float(to_pictures.mean()))}", of_rows.mean(0))
@@ -139,13 +140,6 @@ def _panels(answer: Answer) -> list[tuple[str, np.ndarray]]:
             (f"{answer.first + row} {short}  {share_text(float(to_pictures[row]))}", of_rows[row])
         )
     return panels
-
-
-def _without_sinks(answer: Answer) -> np.ndarray:
-    """Return how much weight each row gives to patches that are not left out, `n_row`."""
-    patches = [i for picture in answer.pictures for i in positions(picture.patches)]
-    kept = [i for i in patches if i not in answer.sinks]
-    return (answer.weights / totals(answer))[:, kept].sum(1)
 
 
 def _arrangement(
@@ -225,7 +219,7 @@ def _draw_bars(figure: Figure, answer: Answer) -> None:
     figure.set_size_inches(width, TALL)
     axes = figure.add_axes((0, 0, 1, 1))
     below = np.zeros(len(rows))
-    for name, colour, shares in zip(names, segment_colours(names), shown.T, strict=True):
+    for name, colour, shares in zip(names, segment_styles(names, SEGMENT_COLOURS), shown.T, strict=True):
         axes.bar(
             np.arange(len(rows)),
             shares,
@@ -262,9 +256,3 @@ def _draw_bars(figure: Figure, answer: Answer) -> None:
     title, about = heading(answer)[:2]
     lines = map(drawable, [title, *about.split(" · ")])
     axes.set_title("\n".join(lines), parse_math=False, loc="left", fontsize=9, pad=8)
-
-
-def segment_colours(names: list[str]) -> list[str]:
-    """Return a colour for each segment; what is in none of the named ones is grey."""
-    coloured = cycle(SEGMENT_COLOURS)
-    return [GREYS[kind] if (kind := kind_of(each)) else next(coloured) for each in names]

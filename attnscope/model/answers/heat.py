@@ -59,21 +59,22 @@ def grid_size(picture: PatchedPicture, most: int) -> tuple[int, int]:
 
 def shown_weights(answer: Answer) -> np.ndarray:
     """Return the shares of the row that is shown alone, or the mean over all rows, `n_K`."""
-    weights = answer.weights / totals(answer)
-    return weights.mean(0) if answer.query is None else weights[answer.query]
+    of_rows = row_shares(answer)
+    return of_rows.mean(0) if answer.query is None else of_rows[answer.query]
 
 
-def totals(answer: Answer) -> np.ndarray:
-    """Return what the weights of each row are shares of, `n_row 1`.
+def row_shares(answer: Answer) -> np.ndarray:
+    """Return the share of each row's weight that goes to each key, `n_row n_K` in float64.
 
     Rows of means sum to 1, or to less if a learned sink takes a part. Rows of maxima sum to anything,
-    so that their weights are shares of the row's sum.
+    so that their weights are divided by the row's sum.
     """
     import numpy as np
 
-    if answer.pool == "max":
-        return np.maximum(answer.weights.sum(1, dtype=float, keepdims=True), 1e-30)
-    return np.ones((len(answer.weights), 1))
+    weights = answer.weights.astype(float)
+    if answer.pool != "max":
+        return weights
+    return weights / np.maximum(weights.sum(1, keepdims=True), 1e-30)
 
 
 def shares(answer: Answer) -> np.ndarray:
@@ -90,7 +91,7 @@ def _shares_of(answer: Answer, keys: list[list[int]]) -> np.ndarray:
     """Return the share of each row's weight that goes to each of some sets of keys."""
     import numpy as np
 
-    weights = answer.weights.astype(float) / totals(answer)
+    weights = row_shares(answer)
     columns = [weights[:, each].sum(1) for each in keys]
     return np.stack(columns, 1) if columns else np.zeros((len(weights), 0))
 
@@ -148,22 +149,22 @@ def positions(patches: Sequence[Patch]) -> list[int]:
 
 def strongest_patches(answer: Answer) -> list[tuple[PatchedPicture, Patch] | None]:
     """Return the patch that each row reads most, without those left out; None if it reads none."""
-    patches = [
-        (picture, patch)
-        for picture in answer.pictures
-        for patch in picture.patches
-        if patch.position not in answer.sinks
-    ]
+    patches = [(picture, patch) for picture in answer.pictures for patch in picture.patches]
+    patches = [each for each in patches if each[1].position not in answer.sinks]
     if not patches:
         return [None] * len(answer.written)
-    weights = answer.weights[:, [patch.position for _, patch in patches]]
-    best = weights.argmax(1).tolist()
-    return [patches[i] if weights[row, i] > 0 else None for row, i in enumerate(best)]
+    best = _strongest(answer.weights[:, [patch.position for _, patch in patches]])
+    return [None if i is None else patches[i] for i in best]
 
 
 def strongest_keys(answer: Answer) -> list[int | None]:
     """Return the position of the key that each row reads most, without those left out."""
     weights = answer.weights.copy()
     weights[:, answer.sinks] = 0
+    return _strongest(weights)
+
+
+def _strongest(weights: np.ndarray) -> list[int | None]:
+    """Return the column of the largest weight of each row; None: none is above 0."""
     best = weights.argmax(1).tolist()
-    return [key if weights[row, key] > 0 else None for row, key in enumerate(best)]
+    return [i if weights[row, i] > 0 else None for row, i in enumerate(best)]

@@ -20,7 +20,7 @@ from attnscope.document.html import rendered
 from attnscope.document.page import packing
 from attnscope.document.page.page import file_of, json_in_html, model_name, policy_hash, without_comments
 from attnscope.document.page.protocols import PageHead
-from attnscope.model.answers.audio.spectrum import recording_picture, ticks
+from attnscope.model.answers.audio.shown import recording_picture, ticks
 from attnscope.model.answers.document import (
     heading,
     left_out_text,
@@ -29,7 +29,8 @@ from attnscope.model.answers.document import (
     segment_columns,
     writes,
 )
-from attnscope.model.answers.figure import segment_colours
+from attnscope.model.answers.drawing import segment_styles
+from attnscope.model.answers.figure import SEGMENT_COLOURS
 from attnscope.model.answers.heat import bars, even_shares, positions
 from attnscope.model.answers.prompt import PatchedPicture
 from attnscope.model.answers.result import Answer
@@ -159,6 +160,7 @@ def _layer_notices(answer: Answer, shown: list[int]) -> list[str]:
 def _data(answer: Answer, layers: list[int], fine: list[bool], side: int) -> dict[str, Any]:
     """Return the script's data, without weights."""
     shown = [segment for segment in answer.segments if segment.n_token]
+    colours = segment_styles([segment.name for segment in shown], SEGMENT_COLOURS)
     columns = [i for i, segment in enumerate(answer.segments) if segment.n_token]
     probabilities, segment_rows = answer.log_probabilities, None
     if answer.segment_rows is not None:
@@ -185,9 +187,7 @@ def _data(answer: Answer, layers: list[int], fine: list[bool], side: int) -> dic
         "logs": None if probabilities is None else [float(f"{each:.4g}") for each in probabilities],
         "segments": [
             {"name": printable(segment.name), "spans": segment.spans, "colour": colour}
-            for segment, colour in zip(
-                shown, segment_colours([segment.name for segment in shown]), strict=True
-            )
+            for segment, colour in zip(shown, colours, strict=True)
         ],
         "even": [[float(f"{each:.6g}") for each in row] for row in even_shares(answer)[:, columns]],
         "pictures": [_picture_data(picture, side, n_pixel) for picture in pictures],

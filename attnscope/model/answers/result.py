@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnscope.document.columns import Column
     from attnscope.document.tensor_file import Tensors
     from attnscope.model.answers.audio.alignment import SpeechAlignment
-    from attnscope.model.answers.audio.frames import FrameTimes
+    from attnscope.model.answers.audio.listen import FrameTimes
     from attnscope.model.answers.audio.recording import Sound
     from attnscope.model.answers.replay.recorded import RecordedAnswer
 

@@ -9,8 +9,7 @@ from attnscope.document.blocks import Block, Drawing, Heading, Notices, Only, Pl
 from attnscope.document.columns import check_columns
 from attnscope.document.page.document import frame
 from attnscope.document.page.page import model_name
-from attnscope.model.answers.audio.document import head_columns, origin, word_columns
-from attnscope.model.answers.audio.drawing import SecondsDrawing
+from attnscope.model.answers.audio.shown import SecondsDrawing, head_columns, origin, word_columns
 from attnscope.model.answers.document import (
     heading,
     lost_parts,

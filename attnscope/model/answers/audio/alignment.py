@@ -14,8 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError
-from attnscope.model.answers.audio.frames import FrameTimes
-from attnscope.model.answers.audio.listen import Heard, read_again
+from attnscope.model.answers.audio.listen import FrameTimes, Heard, read_again
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.run.tokenize import tokens_of
 from attnscope.model.run.written_rows import RecordedRows, WrittenRows

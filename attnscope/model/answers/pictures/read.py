@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError
 from attnscope.base.units import counted
-from attnscope.model.answers.pictures.image_tokens import ImageToken, lost_share
-from attnscope.model.answers.pictures.one_grid import by_hand
-from attnscope.model.answers.pictures.placeholders import check_placeholders, order_of
-from attnscope.model.answers.pictures.processed import Processed, processed
-from attnscope.model.answers.pictures.supported import (
+from attnscope.model.answers.pictures.families import (
     FAMILIES,
     NO_PATCHES,
     PictureFamily,
+    check_placeholders,
+    order_of,
     picture_family,
 )
+from attnscope.model.answers.pictures.grids import ImageToken, by_hand, lost_share
+from attnscope.model.answers.pictures.processed import Processed, processed
 from attnscope.model.answers.pictures.videos import Video
 from attnscope.model.answers.prompt import Patch, PatchedPicture, Prompt, Segment, spans_of
 from attnscope.model.run.tokenize import max_tokens, tokens_of

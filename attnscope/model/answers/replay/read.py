@@ -10,9 +10,14 @@ from attnscope.base.errors import OptionError
 from attnscope.base.text import shortened
 from attnscope.base.units import counted
 from attnscope.model.answers.prompt import Prompt, Segment
-from attnscope.model.answers.replay.fields import COUNT, ResponseFields
 from attnscope.model.answers.replay.recorded import RecordedAnswer
-from attnscope.model.answers.replay.response import RecordedToken, Response, read_response
+from attnscope.model.answers.replay.response import (
+    COUNT,
+    RecordedToken,
+    Response,
+    ResponseFields,
+    read_response,
+)
 from attnscope.model.answers.segments.of_messages import read_messages
 from attnscope.model.answers.segments.of_text import read_text
 from attnscope.model.run.load import load_tokenizer, tokenizer_of

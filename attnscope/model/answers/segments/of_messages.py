@@ -9,10 +9,11 @@ from attnscope.base.text import described
 from attnscope.base.units import percent
 from attnscope.model.answers.prompt import Prompt
 from attnscope.model.answers.segments.chat import Chat, read_chat, source_of
-from attnscope.model.answers.segments.definitions import find_stretches, read_definitions
 from attnscope.model.answers.segments.of_text import (
     encode_with_ranges,
+    find_stretches,
     notices_without_tokens,
+    read_definitions,
     segments_of,
 )
 from attnscope.model.answers.segments.provenance import Provenance, Render, literals_of, trace_chat
@@ -35,8 +36,6 @@ def read_messages(
     messages: Any,
     segments: Any = None,
     *,
-    tokenizer: Any = None,
-    processor: Any = None,
     fps: float | None = None,
 ) -> Prompt:
     """Render a chat as the model reads it before it writes, and find each message in it.
@@ -52,10 +51,10 @@ def read_messages(
         raise OptionError("--fps is that of a video, and the messages have none.", hint="no --fps")
     if chat.pictures:
         return _read_pictures(checkpoint, config, chat, segments, fps)
-    tokenizer = tokenizer or getattr(processor, "tokenizer", None) or load_tokenizer(checkpoint)
-    if processor is None and not tokenizer.chat_template and hasattr(config, "vision_config"):
-        processor = load_processor(checkpoint)  # which may have the template alone
-    found, notices = render_chat(chat, processor or tokenizer, checkpoint.name)
+    tokenizer = templated = load_tokenizer(checkpoint)
+    if not tokenizer.chat_template and hasattr(config, "vision_config"):
+        templated = load_processor(checkpoint)  # which may have the template alone
+    found, notices = render_chat(chat, templated, checkpoint.name)
     result, ranges = encode_with_ranges(tokenizer, found.text, checkpoint.name, special=False)
     ids = list(result["input_ids"])
     shorter = "fewer messages, or shorter ones"

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError
-from attnscope.model.answers.pictures.placeholders import placeholders_of, with_placeholders
+from attnscope.model.answers.pictures.families import placeholders_of, with_placeholders
 from attnscope.model.answers.pictures.read import check_family, encode, with_marks
 from attnscope.model.answers.pictures.videos import open_video
 from attnscope.model.answers.prompt import Prompt, Segment, spans_of

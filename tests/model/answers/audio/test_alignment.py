@@ -10,8 +10,7 @@ from transformers.models.whisper.tokenization_whisper import _collate_word_times
 
 from attnscope.base.errors import ModelError, OptionError
 from attnscope.model.answers.audio.alignment import _words, align, followed, token_seconds
-from attnscope.model.answers.audio.frames import FrameTimes
-from attnscope.model.answers.audio.listen import Heard, listen
+from attnscope.model.answers.audio.listen import FrameTimes, Heard, listen
 from attnscope.model.answers.audio.recording import Sound
 from attnscope.model.answers.prompt import Prompt
 from attnscope.model.files.loaded import find_model

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from attnscope.model.answers.answer import answer
-from attnscope.model.answers.audio.drawing import SecondsDrawing, axis, binned_weights
+from attnscope.model.answers.audio.shown import SecondsDrawing, axis, binned_weights
 from tests.model.answers.audio.speakers import PLANTED, RATE, WIDTH, follower, sound
 
 

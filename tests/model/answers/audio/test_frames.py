@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnscope.base.errors import ModelError
-from attnscope.model.answers.audio.frames import frame_times, samples_per_feature
+from attnscope.model.answers.audio.listen import frame_times, samples_per_feature
 from tests.model.answers.audio.speakers import FAMILIES, RATE, sound
 
 

@@ -5,9 +5,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from attnscope.model.answers.audio.alignment import SpeechAlignment
-from attnscope.model.answers.audio.frames import FrameTimes
+from attnscope.model.answers.audio.listen import FrameTimes
 from attnscope.model.answers.audio.recording import Sound
-from attnscope.model.answers.audio.spectrum import recording_picture, spectrum, ticks
+from attnscope.model.answers.audio.shown import recording_picture, spectrum, ticks
 from attnscope.model.answers.figure import draw
 from attnscope.model.answers.prompt import Segment
 from tests.model.answers.audio.speakers import sound

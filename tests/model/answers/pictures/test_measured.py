@@ -4,8 +4,7 @@ import pytest
 from PIL import Image
 from transformers import CLIPImageProcessorPil, SiglipImageProcessorPil
 
-from attnscope.model.answers.pictures.measured import shows
-from attnscope.model.answers.pictures.processed import ProcessorPart
+from attnscope.model.answers.pictures.processed import ProcessorPart, shows
 
 SIDE = 84
 SIZES = [(300, 90), (100, 750), (160, 120), (37, 50), (1, 60), (60, 1), (1000, 37), (84, 84)]

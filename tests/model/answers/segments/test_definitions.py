@@ -5,7 +5,7 @@ import re
 import pytest
 
 from attnscope.base.errors import OptionError
-from attnscope.model.answers.segments.definitions import find_stretches, read_definitions
+from attnscope.model.answers.segments.of_text import find_stretches, read_definitions
 
 TEXT = "Docs:\n[1] a cat\n\n[2] a dog \n\nQ: who, and who?"
 

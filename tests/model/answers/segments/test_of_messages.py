@@ -19,7 +19,11 @@ from tests.model.answers.segments.tokenizers_of import text_of, tokenizer_of
 from tests.sweeps import swept
 
 CONFIG = LlamaConfig(max_position_embeddings=4096)
-CHECKPOINT = LoadedModel("tiny", None)
+
+
+def tiny(tokenizer):
+    return LoadedModel("tiny", None, tokenizer=tokenizer)
+
 
 TOOLS = [
     {
@@ -175,7 +179,7 @@ def test_a_token_is_of_the_segment_of_most_of_its_characters(kind, tokens):
     tokenizer.chat_template = template
     for chat in CHATS[:9]:
         chat = fitting(chat, kind)
-        prompt = read_messages(CHECKPOINT, CONFIG, as_dict(chat), tokenizer=tokenizer)
+        prompt = read_messages(tiny(tokenizer), CONFIG, as_dict(chat))
         pieces = pieces_of(chat)
         characters = [(name or "template") for name, text in pieces for _ in text]
         text = "".join(text for _, text in pieces)
@@ -216,7 +220,7 @@ def test_the_model_reads_what_transformers_renders():
     tokenizer = tokenizer_of("merges")
     tokenizer.chat_template = FORMATS["llama 3"][0]
     chat = CHATS[2]
-    prompt = read_messages(CHECKPOINT, CONFIG, chat.messages, tokenizer=tokenizer)
+    prompt = read_messages(tiny(tokenizer), CONFIG, chat.messages)
     expected = tokenizer.apply_chat_template(
         chat.messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
     )
@@ -228,7 +232,7 @@ def test_the_model_reads_what_transformers_renders():
 def read(messages, template=FORMATS["chatml"][0], kind="bytes", **options):
     tokenizer = tokenizer_of(kind)
     tokenizer.chat_template = template
-    return read_messages(CHECKPOINT, CONFIG, messages, tokenizer=tokenizer, **options)
+    return read_messages(tiny(tokenizer), CONFIG, messages, **options)
 
 
 def test_calls_of_tools_and_their_results_are_segments_of_the_assistant_and_of_tools():

@@ -12,7 +12,7 @@ TEXT = "Read: [1] the cat sat.\n[2] the dog ran é.\n\nWho ran?"
 def read(segments=None, kind="bytes", config=None, **options):
     config = config or LlamaConfig()
     tokenizer = tokenizer_of(kind)
-    return read_text(LoadedModel("tiny", None), config, TEXT, segments, tokenizer=tokenizer, **options)
+    return read_text(LoadedModel("tiny", None, tokenizer=tokenizer), config, TEXT, segments, **options)
 
 
 def test_without_definitions_the_text_is_one_segment():

@@ -1,16 +1,86 @@
-"""Models whose image tokens form one grid over the picture, as LLaVA's and Gemma 3's; `--grid`."""
+"""Models whose image tokens form one grid over a picture: LLaVA, Gemma, Qwen-VL, Pixtral; `--grid`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, isqrt
 from typing import TYPE_CHECKING, Any
 
-from attnscope.model.answers.pictures.image_tokens import ImageToken, Size, grid_of_tokens, within
-from attnscope.model.answers.pictures.measured import shows
-from attnscope.model.answers.pictures.processed import Processed
+from attnscope.model.answers.pictures.processed import Processed, ProcessorPart, Size, shows
 
 if TYPE_CHECKING:
     from attnscope.model.answers.prompt import Box
+
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ImageToken:
+    """One token that a model puts features of a picture into."""
+
+    label: str  #: what it is called: row and column of its grid, from 1: `3, 5`; or `end of row`
+    #: the pixels of the original picture that it covers; None: none, since it ends a row, or covers
+    #: padding
+    box: Box | None
+    part: str = "whole"  #: the copy of the picture that it belongs to, as in `Patch`
+    frame: int = 0  #: the index of the frame of a video
+
+
+def grid_of_tokens(
+    rows: int, columns: int, size: Size, area: Box | None = None, part: str = "whole", frame: int = 0
+) -> list[ImageToken]:
+    """Divide an area, by default the picture, evenly among the tokens of a grid, row by row.
+
+    Where a picture is padded, its area, in pixels of the original, reaches beyond its borders.
+    """
+    left, top, right, bottom = area or (0.0, 0.0, float(size[0]), float(size[1]))
+    xs = [left + (right - left) * column / columns for column in range(columns + 1)]
+    ys = [top + (bottom - top) * row / rows for row in range(rows + 1)]
+    return tokens_of_cells([*pairwise(ys)], [*pairwise(xs)], size, part, frame)
+
+
+def tokens_of_cells(
+    ys: Sequence[Interval], xs: Sequence[Interval], size: Size, part: str = "whole", frame: int = 0
+) -> list[ImageToken]:
+    """Return a token for each row and column, row by row, where both are intervals in pixels."""
+    return [
+        ImageToken(f"{row}, {column}", within((left, top, right, bottom), size), part, frame)
+        for row, (top, bottom) in enumerate(ys, 1)
+        for column, (left, right) in enumerate(xs, 1)
+    ]
+
+
+LEAST = 1e-6  #: Boxes narrower than this, in pixels, are nothing but rounding
+
+
+def within(box: Box, size: Size) -> Box | None:
+    """Return the part of a box that lies within a picture; None if none does."""
+    left, top, right, bottom = box
+    left, top = max(left, 0.0), max(top, 0.0)
+    right, bottom = min(right, float(size[0])), min(bottom, float(size[1]))
+    return (left, top, right, bottom) if min(right - left, bottom - top) > LEAST else None
+
+
+def lost_share(boxes: Iterable[Box], size: Size) -> float:
+    """Return the share of a picture that none of some boxes covers, which may overlap."""
+    import numpy as np
+
+    array = np.array(list(boxes), dtype=np.float64).reshape(-1, 4)
+    xs = np.unique(array[:, [0, 2]].round(6))
+    ys = np.unique(array[:, [1, 3]].round(6))
+    covered = np.zeros((max(len(ys) - 1, 0), max(len(xs) - 1, 0)), dtype=bool)
+    first_x, first_y, last_x, last_y = (
+        np.searchsorted(edges, array[:, side].round(6))
+        for side, edges in ((0, xs), (1, ys), (2, xs), (3, ys))
+    )
+    for x0, y0, x1, y1 in zip(first_x, first_y, last_x, last_y, strict=True):
+        covered[y0:y1, x0:x1] = True
+    area = float(np.diff(ys) @ covered @ np.diff(xs)) if covered.size else 0.0
+    share = 1 - area / (size[0] * size[1])
+    return share if share > LEAST else 0.0
 
 
 def llava(of: Processed, index: int) -> list[list[ImageToken]]:
@@ -165,3 +235,87 @@ def _resized(size: Any, original: Size) -> Size:
 def _of(setting: Any, name: str) -> Any:
     """Return a side of a setting for sizes, a dict or an object of transformers; None if it has none."""
     return setting.get(name) if isinstance(setting, dict) else getattr(setting, name, None)
+
+
+def qwen(of: Processed, index: int) -> list[list[ImageToken]]:
+    """Return the tokens of a picture in a Qwen-VL: its patches, merged two by two in both directions.
+
+    The picture is resized, without a crop, to multiples of the merged patches.
+
+    Source: Wang et al. 2024, "Qwen2-VL", "Naive Dynamic Resolution".
+    """
+    return _steps(of, "image_grid_thw", index, of.sizes[index], of.images)
+
+
+def qwen_video(of: Processed, index: int) -> list[list[ImageToken]]:
+    """Return the tokens of a video in Qwen2-VL and Qwen2.5-VL: a grid for each two frames."""
+    return [[token for step in qwen3_video(of, index) for token in step]]
+
+
+def qwen3_video(of: Processed, index: int) -> list[list[ImageToken]]:
+    """Return the tokens of a video in Qwen3-VL: a grid for each two frames, behind a time stamp."""
+    size, n_frame = of.clips[index]
+    per_step = of.config.vision_config.temporal_patch_size
+    steps = _steps(of, "video_grid_thw", index, size, of.videos, per_step)
+    if len(steps) != -(-n_frame // per_step):
+        raise of.refused(f"{n_frame} frames of a video make {len(steps)} grids")
+    return steps
+
+
+def gemma4(of: Processed, index: int) -> list[list[ImageToken]]:
+    """Return the tokens of a picture in Gemma 4: means of squares of patches, in its own ratio.
+
+    Source: transformers' `get_aspect_ratio_preserving_size` and `Gemma4VisionPooler`.
+    """
+    columns, rows = (int(last) + 1 for last in of.inputs["image_position_ids"][index].amax(0))
+    merge = of.config.vision_config.pooling_kernel_size
+    return [_merged(of, of.images.setting("pooling_kernel_size"), merge, rows, columns, of.sizes[index])]
+
+
+def pixtral(of: Processed, index: int) -> list[list[ImageToken]]:
+    """Return the tokens of a picture in Pixtral and Mistral 3: a run for each row of its grid.
+
+    The picture is resized, without a crop, to multiples of a patch, or of merged patches. A token ends
+    each row.
+
+    Source: Agrawal et al. 2024, "Pixtral 12B".
+    """
+    height, width = (int(side) for side in of.inputs["image_sizes"][index])
+    if of.images.setting("do_center_crop"):
+        raise of.refused("its processor crops pictures")
+    patch = of.config.vision_config.patch_size * getattr(of.config, "spatial_merge_size", 1)
+    if height % patch or width % patch:
+        raise of.refused(f"{width}×{height} pixels do not divide into patches of {patch}")
+    rows, columns = height // patch, width // patch
+    tokens = grid_of_tokens(rows, columns, of.sizes[index])
+    return [tokens[row * columns : (row + 1) * columns] for row in range(rows)]
+
+
+def _steps(
+    of: Processed, name: str, index: int, size: Size, part: ProcessorPart, per_step: int = 1
+) -> list[list[ImageToken]]:
+    """Return a grid of tokens for each step in time, which reads some frames; a picture has one.
+
+    An input of that name has the grids of patches, `n 3`: steps in time, rows, columns.
+    """
+    merge = of.config.vision_config.spatial_merge_size
+    n_step, rows, columns = (int(n) for n in of.inputs[name][index])
+    return [
+        _merged(of, part.setting("merge_size"), merge, rows, columns, size, step * per_step)
+        for step in range(n_step)
+    ]
+
+
+def _merged(
+    of: Processed, merged: int, merge: int, rows: int, columns: int, size: Size, frame: int = 0
+) -> list[ImageToken]:
+    """Return the tokens of a grid of patches, of which some in both directions are one token.
+
+    How many, the processor (`merged`) and the model (`merge`) have to agree on.
+    """
+    if merged != merge or rows % merge or columns % merge:
+        raise of.refused(
+            f"{rows}×{columns} patches, merged by {merged} in its processor, are merged by {merge} in"
+            " the model"
+        )
+    return grid_of_tokens(rows // merge, columns // merge, size, frame=frame)

@@ -28,8 +28,6 @@ from attnscope.masks.mask import mask as mask
 from attnscope.masks.result import AttentionMask as AttentionMask
 from attnscope.masks.result import AttentionMasks as AttentionMasks
 from attnscope.model.answers.result import Answer as Answer
-from attnscope.model.card.card import card as card
-from attnscope.model.card.card import cards as cards
 from attnscope.model.card.cards import Cards as Cards
 from attnscope.model.card.result import Card as Card
 from attnscope.model.effects.options import Prompts
@@ -88,6 +86,47 @@ def answer(
     processor: Any = ...,
     progress: Progress = ...,
 ) -> Answer: ...
+def card(
+    model: Any,
+    *,
+    context: str | int | None = ...,
+    batch: int = ...,
+    dtype: str | None = ...,
+    dtype_k: str | None = ...,
+    dtype_v: str | None = ...,
+    memory: str | int | None = ...,
+    cache_memory: str | int | None = ...,
+    weights: str | int | None = ...,
+    weights_dtype: str | None = ...,
+    tensor_parallel: int = ...,
+    engine_step: int | None = ...,
+    flops: str | int | None = ...,
+    bandwidth: str | int | None = ...,
+    source: int | None = ...,
+    like: str | None = ...,
+    verify: bool = ...,
+    progress: Progress = ...,
+) -> Card: ...
+def cards(
+    *models: Any,
+    context: str | int | None = ...,
+    batch: int = ...,
+    dtype: str | None = ...,
+    dtype_k: str | None = ...,
+    dtype_v: str | None = ...,
+    memory: str | int | None = ...,
+    cache_memory: str | int | None = ...,
+    weights: str | int | None = ...,
+    weights_dtype: str | None = ...,
+    tensor_parallel: int = ...,
+    engine_step: int | None = ...,
+    flops: str | int | None = ...,
+    bandwidth: str | int | None = ...,
+    source: int | None = ...,
+    like: str | None = ...,
+    verify: bool = ...,
+    progress: Progress = ...,
+) -> Cards: ...
 def compare(
     a: Any,
     b: Any = ...,

@@ -395,7 +395,7 @@ def _sentence(option: Field[Any]) -> str:
     """Return what Python says of an option: its help, and what None means."""
     flag: Flag = option.metadata["flag"]
     is_none = option.default is None and isinstance(flag.shown, str)
-    return in_python(flag.help) + (f" None: {flag.shown}." if is_none else "")
+    return in_python(flag.help + (f" None: {flag.shown}." if is_none else ""))
 
 
 OPTION = re.compile(r"\{([a-z]\w*)\}")

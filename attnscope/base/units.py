@@ -1,8 +1,9 @@
-"""Readable amounts: bytes, counts, FLOPs, shares, shapes and lists."""
+"""Readable amounts: bytes, counts, FLOPs, shares, shapes and lists; and the parser of amounts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 MISSING = "–"
@@ -10,6 +11,30 @@ MISSING = "–"
 
 FEW = 4
 """The most items that `few` lists by name."""
+
+BYTES_OF_UNITS = {"": 1, "b": 1}
+BYTES_OF_UNITS |= {
+    f"{letter}{rest}": 1024**n for n, letter in enumerate("kmgt", 1) for rest in ("", "ib")
+}
+BYTES_OF_UNITS |= {f"{letter}b": 1000**n for n, letter in enumerate("kmgt", 1)}
+UNITS_OF_BYTES = "G and GiB are 2^30 bytes, GB is 10^9"
+"""Those units in words, for the help of options."""
+
+
+def parse_amount(text: str | int, units: Mapping[str, int] = BYTES_OF_UNITS) -> int | None:
+    """Parse a number and its unit, rounded down to a whole number; None: it is not an amount.
+
+    Args:
+        units: the factor of each unit, in small letters; default: units of bytes.
+
+    >>> parse_amount("1.5 GiB"), parse_amount("1GB"), parse_amount("2G"), parse_amount(100)
+    (1610612736, 1000000000, 2147483648, 100)
+    """
+    found = re.fullmatch(r"(\d{1,19})(?:\.(\d{1,19}))?\s*([a-z]*)", str(text).strip().lower())
+    if found is None or found[3] not in units:
+        return None
+    unit, fraction = units[found[3]], found[2] or "0"
+    return int(found[1]) * unit + int(fraction) * unit // 10 ** len(fraction)
 
 
 def bytes_text(count: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope.base.errors import warn_unused
-from attnscope.base.options import option
+from attnscope.base.options import flag_of, keywords, option
 from attnscope.cli.completion import completion
 from attnscope.cli.options import Format, TableOptions, expanded
 from attnscope.cli.output import draw, print_result, refuse_in_csv, shown_progress, written_first
@@ -54,7 +54,8 @@ def card(
     output: CardOutput,
 ) -> int:
     """Run `attnscope card` and return its exit status."""
-    from attnscope.model.card.card import card_of, cards_of
+    from attnscope.model.card.card import card as card_of
+    from attnscope.model.card.card import cards as cards_of
 
     plot = output.plot
     if plot is not None:
@@ -69,20 +70,20 @@ def card(
     )
     if output.format is Format.CSV and len(models) == 1:  # that of several has a row for each
         refuse_in_csv(output.format, {"--verify": cost.verify})
-        beside: dict[str, object] = {
-            "--memory": cost.memory,
-            "--cache-memory": cost.cache_memory,
-            "--weights": cost.weights,
-        }
-        beside |= {"--weights-dtype": cost.weights_dtype, "--engine-step": cost.engine_step}
-        beside |= {"--flops": cost.flops, "--bandwidth": cost.bandwidth}
+        idle = (
+            "memory",
+            "cache_memory",
+            "weights",
+            "weights_dtype",
+            "engine_step",
+            "flops",
+            "bandwidth",
+        )
+        beside = {flag_of(name): getattr(cost, name) for name in idle}
         warn_unused((value, name, "csv has the layers alone") for name, value in beside.items())
     with shown_progress() as progress:
-        result: Card | Cards
-        if len(models) == 1:
-            result = card_of(models[0], cost, progress)
-        else:
-            result = cards_of(models, cost, progress)
+        command = card_of if len(models) == 1 else cards_of
+        result: Card | Cards = command(*models, **keywords(cost), progress=progress)
     with written_first(lambda: draw(result, plot, force=output.force)):
         print_result(result, output)
     return 1 if result.differs else 0

@@ -85,7 +85,9 @@ def _flags(group: Any) -> Iterator[Parameter]:
         names = flag_names(each)
         is_switch = each.default is False and "/" in names[0]  # as in --train/--eval
         has_default = is_switch or each.default not in (None, False, "")
-        shown = flag.shown if isinstance(flag.shown, str) else has_default or bool(flag.shown)
+        shown: str | bool = has_default or bool(flag.shown)
+        if isinstance(flag.shown, str):
+            shown = on_command_line(flag.shown, None)
         info = typer.Option(
             *names,
             help=on_command_line(flag.help, hint),

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import re
-
 from attnscope.base.errors import OptionError, SizeError
+from attnscope.base.units import parse_amount
 
 SHARE = 0.8
 """The default share of the free memory that a run may take."""
 
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
 
 def parse_size(size: str | int) -> int:
-    """Parse a size in bytes, such as `100`, `2G`, `500MB` or `1.5 GiB`; units are binary.
-
-    >>> parse_size("2G"), parse_size("1.5 KiB"), parse_size("100"), parse_size(100)
-    (2147483648, 1536, 100, 100)
+    """Parse a memory limit in bytes, such as `100`, `2G`, `500MB` or `1.5 GiB`: see `parse_amount`.
 
     Raises:
         OptionError: it is not a size.
     """
-    number = r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?"
-    match = re.fullmatch(number, str(size).strip(), re.IGNORECASE)
-    n_bytes = float(match[1]) * UNITS[match[2].upper()] if match else 0.0
-    if not 1 <= n_bytes < 2**63:
+    n_bytes = parse_amount(size)
+    if n_bytes is None or not 1 <= n_bytes < 2**63:
         raise OptionError(f"--memory is {size!r}, which is not a size.", hint="--memory 2G, or 500M")
-    return int(n_bytes)
+    return n_bytes
 
 
 def memory_budget(memory: str | int | None, device: str) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from attnscope.base.options import DEVICES, DRAW, DTYPES, Distribution, Texts, option
+from attnscope.base.units import UNITS_OF_BYTES
 
 if TYPE_CHECKING:
     from attnscope.observe.trace import Trace
@@ -101,7 +102,7 @@ class Execution:
         "Run with other sizes, too, to name the axes.", "--search/--no-search", default=True
     )
     memory: str | int | None = option(
-        "Memory limit of a run with other sizes: 2G, 500M.",
+        f"Memory limit of a run with other sizes: 2G, 500M ({UNITS_OF_BYTES}).",
         metavar="SIZE",
         type=str | None,
         shown="4 × the first run, at least 1G",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnscope.base.errors import ModelError, OptionError
-from attnscope.base.options import group_of
+from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
 from attnscope.base.text import shortened
 from attnscope.base.units import bytes_text, count_text
@@ -48,113 +48,44 @@ ASSUMED = "bfloat16"
 """The dtype of keys and values where config.json names none that they can have."""
 
 
-def card(
-    model: Any,
-    *,
-    context: str | int | None = None,
-    batch: int = 1,
-    dtype: str | None = None,
-    dtype_k: str | None = None,
-    dtype_v: str | None = None,
-    memory: str | int | None = None,
-    cache_memory: str | int | None = None,
-    weights: str | int | None = None,
-    weights_dtype: str | None = None,
-    tensor_parallel: int = 1,
-    engine_step: int | None = None,
-    flops: str | int | None = None,
-    bandwidth: str | int | None = None,
-    source: int | None = None,
-    like: str | None = None,
-    verify: bool = False,
-    progress: Progress = silent,
-) -> Card:
+@with_keywords
+def card(model: Any, *, cost: CostOptions, progress: Progress = silent) -> Card:
     """Return the anatomy of a model's attention, and what it costs, from its headers and config.json.
 
     No weight is read, and neither torch nor transformers is needed, unless config.json leaves out what
-    transformers derives from other fields.
+    transformers derives from other fields. `verify` imports both. With it or `memory`, transformers'
+    model counts the weights where config.json alone does not say them.
 
     Args:
         model: a folder; a config.json, a .safetensors or a .gguf file; a name on the hub; or, in
             memory, a configuration of transformers, a loaded model, or the content of a config.json.
-        context: tokens of each sequence: a number, or a text such as `128k`, where k is 1024. Default:
-            the longest that the model was made for.
-        batch: the number of sequences.
-        dtype: the dtype of the keys and values: `float32`, `bfloat16`, `fp8`, …, or of llama.cpp alone:
-            `q8_0`, `q4_0`, …. Default: what the checkpoint asks for, or else the dtype of config.json.
-        dtype_k, dtype_v: the dtypes of the keys and of the values, where they are not the same.
-        memory: the bytes of a memory: a number, or a text such as `80G`, where G is 2^30.
-        cache_memory: the bytes of a memory that has only keys and values, likewise.
-        weights: the bytes of all weights, where the files do not say them, or others: `15GiB`.
-        weights_dtype: the dtype of all weights, likewise.
-        tensor_parallel: the devices that share the heads: keys and values, and what fits into a memory,
-            are those of one of them.
-        engine_step: the tokens that an engine processes at once: vLLM's `--max-num-batched-tokens`,
-            llama.cpp's `--ubatch-size`. Default: their own.
-        flops, bandwidth: what the device computes and reads in a second, such as `989T` and `3.35TB`;
-            they decide what bounds one more token.
-        source: tokens of the encoder, for each sequence of an encoder-decoder model.
-        like: the model type by which config.json is read, where its own is not known: `llama`.
-        verify: whether to build the model small, with random weights, and compare the formula with what
-            transformers' own cache holds, and the parameters with its model's; this imports both.
-            With this or `memory`, transformers' model counts the weights where config.json alone does
-            not say them.
         progress: called with the progress of the work.
 
     Raises:
         ModelError: there is no such model, or what its cache is cannot be decided.
         OptionError: an option does not apply to this model.
     """
-    return card_of(model, group_of(CostOptions, locals()), progress)
+    cost.check()
+    known = _read(model, cost, progress)
+    return _card(known, cost, _context(known.anatomy, cost.n_tokens), progress)
 
 
-def cards(
-    *models: Any,
-    context: str | int | None = None,
-    batch: int = 1,
-    dtype: str | None = None,
-    dtype_k: str | None = None,
-    dtype_v: str | None = None,
-    memory: str | int | None = None,
-    cache_memory: str | int | None = None,
-    weights: str | int | None = None,
-    weights_dtype: str | None = None,
-    tensor_parallel: int = 1,
-    engine_step: int | None = None,
-    flops: str | int | None = None,
-    bandwidth: str | int | None = None,
-    source: int | None = None,
-    like: str | None = None,
-    verify: bool = False,
-    progress: Progress = silent,
-) -> Cards:
+@with_keywords
+def cards(*models: Any, cost: CostOptions, progress: Progress = silent) -> Cards:
     """Return the cards of several models, for the same context.
+
+    Without `context`, it is the longest that all models were made for. `source` applies to those that
+    have an encoder.
 
     Args:
         models: each as for `card`; or one list of them.
-        context: tokens of each sequence. Default: the longest that all models were made for.
-        source: tokens of the encoder, for those that have one.
-        batch, dtype, dtype_k, dtype_v, memory, cache_memory: as for `card`.
-        weights, weights_dtype, tensor_parallel, engine_step: as for `card`.
-        flops, bandwidth, like, verify, progress: as for `card`.
+        progress: called with the progress of the work.
 
     Raises:
         ModelError, OptionError: as for `card`, with the name of the model.
     """
     if len(models) == 1 and not isinstance(models[0], str | PathLike | dict):
         models = _several(models[0])
-    return cards_of(models, group_of(CostOptions, locals()), progress)
-
-
-def card_of(model: Any, cost: CostOptions, progress: Progress) -> Card:
-    """Read a model's headers and config.json, and compute its card."""
-    cost.check()
-    known = _read(model, cost, progress)
-    return _card(known, cost, _context(known.anatomy, cost.n_tokens), progress)
-
-
-def cards_of(models: Sequence[Any], cost: CostOptions, progress: Progress) -> Cards:
-    """Read several models, and compute their cards for the same context."""
     cost.check()
     known, contexts = [], []
     for each in models:

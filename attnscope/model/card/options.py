@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from attnscope.base.errors import OptionError
 from attnscope.base.options import flag_of, option
 from attnscope.base.text import shortened
+from attnscope.base.units import BYTES_OF_UNITS, UNITS_OF_BYTES, parse_amount
 from attnscope.model.card.cache_dtype import BYTES, DTYPES, CacheDtype
 from attnscope.model.card.work import Device
 
-K = 1024
-TOKENS = {"": 1, "k": K, "m": K**2}
-SIZES = {"": 1, "k": K, "m": K**2, "g": K**3, "t": K**4}
-SIZES |= {f"{letter}b": 1000**n for n, letter in enumerate("kmgt", 1)} | {"b": 1}
-SIZES |= {f"{letter}ib": K**n for n, letter in enumerate("kmgt", 1)}
+TOKENS = {"": 1, "k": 1024, "m": 1024**2}
 RATES = {letter: 1000**n for n, letter in enumerate(("", "k", "m", "g", "t", "p"))}
 MAX_NUMBER, MAX_FLOPS = 2**50, 10**20
 
@@ -23,17 +21,22 @@ GROUPED = r"u?int[24]|[24][- ]?bits?|kivi\d*|quanti[sz]ed|quanto|hqq"
 """What users may call caches in which groups of numbers share a scale, beside those of llama.cpp."""
 
 
+def _amount(help: str, metavar: str = "SIZE", **more: Any) -> Any:
+    """Declare an option that takes a number, or a text of a number and its unit."""
+    return option(help, metavar=metavar, type=str | None, **more)
+
+
 @dataclass(frozen=True)
 class CostOptions:
     """What the cost is computed for: as it was written, and by properties as numbers."""
 
-    context: str | None = option(
+    context: str | int | None = _amount(
         "Tokens of each sequence: 4096, 128k (k is 1024).",
-        metavar="N",
+        "N",
         shown="the longest that the model was made for",
         common=True,
     )
-    batch: int = option("Sequences.", default=1, min=1, common=True)
+    batch: int = option("Number of sequences.", default=1, min=1, common=True)
     dtype: str | None = option(
         f"Dtype of the keys and values: {', '.join(DTYPES)}. The last six are llama.cpp's alone.",
         metavar="DTYPE",
@@ -47,16 +50,14 @@ class CostOptions:
     dtype_v: str | None = option(
         "Dtype of the values, where it is not that of the keys.", metavar="DTYPE", values=DTYPES
     )
-    memory: str | None = option(
-        "What fits into a memory, weights included: 80G (G and GiB are 2^30 bytes, GB is 10^9).",
-        metavar="SIZE",
-        common=True,
+    memory: str | int | None = _amount(
+        f"What fits into a memory, weights included: 80G ({UNITS_OF_BYTES}).", common=True
     )
-    cache_memory: str | None = option(
-        "What fits into a memory that has only keys and values, without weights: 10G.", metavar="SIZE"
+    cache_memory: str | int | None = _amount(
+        "What fits into a memory that has only keys and values, without weights: 10G."
     )
-    weights: str | None = option(
-        "Size of all weights, where the files do not say it, or another: 15GiB.", metavar="SIZE"
+    weights: str | int | None = _amount(
+        "Size of all weights, where the files do not say it, or another: 15GiB."
     )
     weights_dtype: str | None = option(
         f"Dtype of all weights, where the files do not say it, or another: {', '.join(BYTES)}.",
@@ -75,17 +76,16 @@ class CostOptions:
         metavar="N",
         shown="8,192 and 512",
     )
-    flops: str | None = option(
-        "What bounds a token: FLOPs that the device computes in a second, 989T (T is 10^12).",
-        metavar="N",
+    flops: str | int | None = _amount(
+        "What bounds a token: FLOPs that the device computes in a second, 989T (T is 10^12).", "N"
     )
-    bandwidth: str | None = option(
-        "With --flops: bytes that the device reads from its memory in a second, 3.35TB.", metavar="SIZE"
+    bandwidth: str | int | None = _amount(
+        "With {flops}: bytes that the device reads from its memory in a second, 3.35TB."
     )
     source: int | None = option(
         "Tokens of the encoder, for each sequence of an encoder-decoder model.",
         min=1,
-        shown="as many as --context",
+        shown="as many as {context}",
     )
     like: str | None = option(
         "Model type by which config.json is read, where its own is not known: llama.",
@@ -100,11 +100,6 @@ class CostOptions:
 
     def check(self) -> None:
         """Raise an OptionError if an option is out of range, or two exclude each other."""
-        for name in ("batch", "tensor_parallel", "engine_step"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                flag = flag_of(name)
-                raise OptionError(f"{flag} is {value}, but must be at least 1.", hint=f"{flag} 1")
         if self.memory is not None and self.cache_memory is not None:
             raise OptionError(
                 "--memory has weights and caches, --cache-memory caches alone: they exclude each other.",
@@ -162,17 +157,17 @@ class CostOptions:
     @property
     def memory_bytes(self) -> int | None:
         """The bytes that weights and caches must fit into: `80G` is 80 × 2^30; None: no limit."""
-        return self._number("memory", SIZES, "80G")
+        return self._number("memory", BYTES_OF_UNITS, "80G")
 
     @property
     def cache_memory_bytes(self) -> int | None:
         """The bytes that caches alone must fit into; None: no limit."""
-        return self._number("cache_memory", SIZES, "10G")
+        return self._number("cache_memory", BYTES_OF_UNITS, "10G")
 
     @property
     def weights_bytes(self) -> int | None:
         """The bytes of all weights; None: those of the files."""
-        return self._number("weights", SIZES, "15GiB")
+        return self._number("weights", BYTES_OF_UNITS, "15GiB")
 
     @property
     def device(self) -> Device | None:
@@ -187,7 +182,7 @@ class CostOptions:
                 hint="--flops 989T --bandwidth 3.35TB",
             )
         flops = self._number("flops", RATES, "989T", MAX_FLOPS)
-        bandwidth = self._number("bandwidth", SIZES, "3.35TB")
+        bandwidth = self._number("bandwidth", BYTES_OF_UNITS, "3.35TB")
         return None if flops is None or bandwidth is None else Device(flops, bandwidth)
 
     def _number(
@@ -197,16 +192,10 @@ class CostOptions:
         value = getattr(self, name)
         if value is None:
             return None
-        text, flag = str(value), flag_of(name)
-        found = re.fullmatch(r"(\d{1,16})(?:\.(\d{1,9}))?\s*([a-z]*)", text.strip().lower())
-        if found is None or found[3] not in units:
-            raise OptionError(f"{flag} {shortened(text)!r} is not an amount.", hint=f"{flag} {example}")
-        n = int(found[1]) * units[found[3]]
-        if found[2]:
-            n += int(found[2]) * units[found[3]] // 10 ** len(found[2])
+        flag, text, n = flag_of(name), shortened(str(value)), parse_amount(value, units)
+        if n is None:
+            raise OptionError(f"{flag} {text!r} is not an amount.", hint=f"{flag} {example}")
         if not 1 <= n <= most:
             limit = "2^50" if most == MAX_NUMBER else "10^20"
-            raise OptionError(
-                f"{flag} {shortened(text)} must be from 1 to {limit}.", hint=f"{flag} {example}"
-            )
+            raise OptionError(f"{flag} {text} must be from 1 to {limit}.", hint=f"{flag} {example}")
         return n

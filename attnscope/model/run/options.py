@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.base.options import DEVICES, DTYPES, option
+from attnscope.base.units import UNITS_OF_BYTES
 
 
 class StackName(StrEnum):
@@ -77,7 +78,7 @@ def device_option(more: str = "", *, common: bool = True) -> Any:
 
 def memory_option() -> Any:
     """Declare `--memory`, the limit of a run."""
-    help = "Memory limit of a run, without the model's weights: 2G, 500M."
+    help = f"Memory limit of a run, without the model's weights: 2G, 500M ({UNITS_OF_BYTES})."
     return option(help, metavar="SIZE", shown="80 % of the free memory", type=str | None)
 
 

@@ -70,58 +70,12 @@ def plan(
     return plan_run("small", needs, memory, device)
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("1", 1),
-        ("100", 100),
-        ("100B", 100),
-        ("2G", 2**31),
-        ("2g", 2**31),
-        ("2GB", 2**31),
-        ("2GiB", 2**31),
-        (" 2 GiB ", 2**31),
-        ("500M", 500 * 2**20),
-        ("1.5 KiB", 1536),
-        ("0.5T", 2**39),
-        ("0.25k", 256),
-    ],
-)
-def test_a_size_is_what_it_says(text, size):
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "G",
-        "0",
-        "0.0G",
-        "-2G",
-        "2P",
-        "2 G B",
-        "1e9",
-        "2,5G",
-        ".5G",
-        "2.G",
-        "all",
-        "nan",
-        "inf",
-        "2G 3M",
-    ],
-)
-def test_what_is_no_size_is_told(text):
+@pytest.mark.parametrize("text", ["all", "0", "0.1", "9" * 19 + "G"])
+def test_a_limit_that_is_no_size_of_a_byte_or_more_is_refused(text):
     with pytest.raises(OptionError) as raised:
         parse_size(text)
     assert str(raised.value) == f"--memory is {text!r}, which is not a size."
     assert raised.value.hint == "--memory 2G, or 500M"
-
-
-@pytest.mark.parametrize("text", ["0.1", "0.0001K", "9" * 400 + "G"])
-def test_a_size_of_no_byte_and_one_without_end_are_no_sizes(text):
-    with pytest.raises(OptionError):
-        parse_size(text)
 
 
 def test_a_plan_is_the_sum_of_its_parts_and_says_them():

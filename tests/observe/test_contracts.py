@@ -148,19 +148,14 @@ def test_a_mask_that_broadcasts_has_axes_of_one():
     assert trace["attention"].how == "softmax(scores_masked, softmax_dtype)"
 
 
-def test_positions_behind_the_last_key_are_counted():
+def test_positions_behind_the_last_key_and_before_the_first_are_counted():
     sizes = {"n_Q": 6, "n_K": 7, "n_past": 3, "d_K": 4, "d_V": 5}
     variant = contracts.Variant(rope_theta=10000.0, after_past=True)
     assert contracts.sdpa(sizes, variant=variant)["cos"].shape == (9, 4)
     assert contracts.sdpa(sizes, variant=replace(variant, after_past=False))["cos"].shape == (7, 4)
-
-
-def test_positions_before_the_first_key_are_counted():
-    sizes = {"n_Q": 30, "n_K": 6, "d_K": 4, "d_V": 5}
-    variant = contracts.Variant(rope_theta=10000.0, shortest=4)
+    sizes, variant = {"n_Q": 30, "n_K": 6, "d_K": 4, "d_V": 5}, replace(variant, shortest=4)
     assert contracts.sdpa(sizes, variant=variant)["cos"].shape == (30 - 4 + 6, 4)
-    enough = contracts.sdpa(sizes | {"n_Q": 3}, variant=variant)
-    assert enough["cos"].shape == (6, 4)
+    assert contracts.sdpa(sizes | {"n_Q": 3}, variant=variant)["cos"].shape == (6, 4)
 
 
 def test_a_mask_by_columns_without_an_axis_of_keys_is_traced_without_dims():
@@ -198,20 +193,18 @@ def test_memory_is_counted_once_where_it_is_shared():
     assert needed == 4 * (7 * 24 + 2 * 36)
 
 
-@pytest.mark.parametrize("size", [0, -3])
-def test_sizes_below_one_are_refused(size):
-    with pytest.raises(SizeError, match=f"n_K is {size}, but a size is a whole number from 1 up"):
-        contracts.sdpa({"n_Q": 2, "n_K": size, "d_K": 3, "d_V": 5})
-
-
-def test_a_size_that_no_tensor_can_have_is_refused():
-    with pytest.raises(SizeError, match="n_K has 400 digits, but a size fits into 64 bits"):
-        contracts.sdpa({"n_Q": 2, "n_K": 10**399, "d_K": 3, "d_V": 5})
-
-
-def test_an_unknown_dtype_is_refused():
-    with pytest.raises(OptionError, match="'int8' is not a dtype that attention runs in"):
-        contracts.sdpa({"n_Q": 2, "n_K": 4, "d_K": 3, "d_V": 5}, dtype="int8")
+@pytest.mark.parametrize(
+    ("n_K", "dtype", "kind", "message"),
+    [
+        (0, "float32", SizeError, "n_K is 0, but a size is a whole number from 1 up"),
+        (-3, "float32", SizeError, "n_K is -3, but a size is a whole number from 1 up"),
+        (10**399, "float32", SizeError, "n_K has 400 digits, but a size fits into 64 bits"),
+        (4, "int8", OptionError, "'int8' is not a dtype that attention runs in"),
+    ],
+)
+def test_impossible_sizes_and_dtypes_are_refused(n_K, dtype, kind, message):
+    with pytest.raises(kind, match=message):
+        contracts.sdpa({"n_Q": 2, "n_K": n_K, "d_K": 3, "d_V": 5}, dtype=dtype)
 
 
 def test_an_error_in_the_traced_call_is_the_error_that_is_seen():

@@ -37,14 +37,12 @@ def short(result):
         ("x aabb aabb aabb y", "x a6 b6 y"),
         ("ab cd ab cd", "a2 b2 c2 d2"),
         ("abac abac abac", "a3 b3 a3 c3"),  # a name twice in a body
+        ("p ab ac ab ac ab ac q", "p a3 b3 a3 c3 q"),  # bodies that alternate
+        ("abb abbb", "a b2 a b3"),  # an inner loop ran twice at first and then three times
     ],
 )
 def test_turns_that_made_the_same_are_one(made, shown):
     assert short(fold_loops(steps(made))) == shown
-
-
-def test_two_bodies_that_alternate_are_folded_as_one_body():
-    assert short(fold_loops(steps("p ab ac ab ac ab ac q"))) == "p a3 b3 a3 c3 q"
 
 
 def test_two_kinds_of_layers_in_turn():
@@ -56,28 +54,14 @@ def test_two_kinds_of_layers_in_turn():
     ]  # fmt: skip
 
 
-def test_turns_of_different_counts_are_not_one():
-    """The inner loop ran twice at first and then three times."""
-    assert short(fold_loops(steps("abb abbb"))) == "a b2 a b3"
-
-
 @pytest.mark.parametrize(
     "other",
     [
-        {"shape": (2, 4)},
-        {"dtype": "float16"},
-        {"dims": ("n", "d")},
-        {"bytes": 8},
-        {"flops": 5},
-        {"fresh_bytes": 7},
-        {"depth": 2},
-        {"strides": (1, 2)},
-        {"line": 5},
-        {"file": "other.py"},
-        {"name": "b"},
+        {"shape": (2, 4)}, {"dtype": "float16"}, {"dims": ("n", "d")}, {"bytes": 8}, {"flops": 5}, {"fresh_bytes": 7},
+        {"depth": 2}, {"strides": (1, 2)}, {"line": 5}, {"file": "other.py"}, {"name": "b"},
     ],
     ids=lambda other: next(iter(other)),
-)
+)  # fmt: skip
 def test_steps_that_differ_in_anything_that_is_shown_are_not_one(other):
     plain = step("a")
     different = Step(**{**{f: getattr(plain, f) for f in plain.__dataclass_fields__}, **other})

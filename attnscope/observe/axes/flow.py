@@ -6,7 +6,6 @@ operator that is not listed here ends what is known: the axes of its result are 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import zip_longest
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from attnscope.observe.axes.expressions import Expression, of_number, of_word
+from attnscope.observe.by_tensor import ByTensor
 from attnscope.observe.instrument.recorder import shape_of
 from attnscope.observe.operator_names import (
     ATEN_MOVES,
@@ -70,7 +70,7 @@ class Flow:
         #: the symbols of the axes of the call's arguments, which are free
         self.inputs: set[str] = set()
         self.named: set[str] = set()  #: the symbols that the code has a name for
-        self._axes: dict[int, tuple[weakref.ref[torch.Tensor], Axes]] = {}
+        self._axes = ByTensor[Axes]()
 
     # Symbols.
 
@@ -126,36 +126,31 @@ class Flow:
 
     def of(self, tensor: torch.Tensor) -> Axes:
         """Return the axes of a tensor; new ones if its origin is unknown."""
-        known = self._axes.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
+        known = self._axes.get(tensor)
+        if known is not None:
+            return known
         return self.set(tensor, tuple((Piece(size, self.symbol(size)),) for size in shape_of(tensor)))
 
     def set(self, tensor: torch.Tensor, axes: Axes) -> Axes:
         """Set the axes of a tensor, and return them."""
-        self._axes[id(tensor)] = weakref.ref(tensor), axes
+        self._axes[tensor] = axes
         return axes
 
     def operator(self, func: Any, args: tuple, kwargs: Mapping[str, Any], out: Any) -> None:
         """Follow axes through an ATen operator that has run."""
         name = func._overloadpacket.__name__
-        if func._schema.is_mutable and not isinstance(out, tuple | list):
-            return  # its result is its argument
+        is_row = isinstance(out, tuple | list)
         rule = RULES.get(name)
         if rule is None and torch.Tag.pointwise in func.tags:
             rule = _pointwise
         elif rule is None and name.startswith("_scaled_dot_product"):
             rule = _attention
-        if rule is None:
+        if rule is None or (func._schema.is_mutable and not is_row):  # its result is its argument
             return
-        results = out if isinstance(out, tuple | list) else (out,)
-        for tensor, axes in zip(
-            results, rule(Operation(self, name, args, kwargs, results)), strict=False
-        ):
-            if not isinstance(tensor, torch.Tensor) or axes is None:
-                continue
-            shape = shape_of(tensor)
-            if len(axes) == len(shape):
+        op = Operation(self, name, args, kwargs, out if is_row else (out,))
+        for tensor, axes in zip(op.results, rule(op), strict=False):
+            shape = shape_of(tensor) if isinstance(tensor, torch.Tensor) else ()
+            if axes is not None and isinstance(tensor, torch.Tensor) and len(axes) == len(shape):
                 fits = zip(axes, shape, strict=True)
                 self.set(tensor, tuple(a if size_of(a) == n else self.new(n) for a, n in fits))
 
@@ -321,11 +316,9 @@ def _moved(op: Operation) -> list[Axes]:
 
 
 def _squeeze(op: Operation) -> list[Axes]:
-    axes = op.axes
-    which = op.args[1] if len(op.args) > 1 else range(len(axes))
-    places = which if not isinstance(which, int) else [which]
-    dropped = {i % len(axes) for i in places} if axes else set()
-    return [tuple(axis for i, axis in enumerate(axes) if i not in dropped or size_of(axis) != 1)]
+    which = op.argument(1, "dim", range(len(op.axes)))
+    dropped = {i % len(op.axes) for i in ([which] if isinstance(which, int) else which) if op.axes}
+    return [tuple(axis for i, axis in enumerate(op.axes) if i not in dropped or size_of(axis) != 1)]
 
 
 def _split(op: Operation) -> list[Axes]:
@@ -339,17 +332,14 @@ def _split(op: Operation) -> list[Axes]:
 
 
 def _unbind(op: Operation) -> list[Axes]:
-    place = (op.args[1] if len(op.args) > 1 else 0) % len(op.axes)
+    place = op.argument(1, "dim") % len(op.axes)
     return [(*op.axes[:place], *op.axes[place + 1 :])] * len(op.results)
 
 
 def _cat(op: Operation) -> list[Axes]:
     several = [op.flow.of(each) for each in op.args[0] if len(shape_of(each)) == len(op.shape)]
     place = op.argument(1, "dim") % len(op.shape)
-    total = of_number(0)
-    for each in several:
-        total += whole(each[place])
-    joined = (Piece(op.shape[place], total),)
+    joined = (Piece(op.shape[place], sum((whole(each[place]) for each in several), of_number(0))),)
     columns = enumerate(zip(*several, strict=True))
     return [tuple(joined if i == place else op.flow.merge(each) for i, each in columns)]
 
@@ -376,17 +366,15 @@ def _index_select(op: Operation) -> list[Axes]:
 
 def _reduce(op: Operation) -> list[Axes | None]:
     axes, args = op.axes, op.args
-    which = (
-        args[2] if "norm" in op.kwargs or (len(args) > 2 and isinstance(args[2], list)) else args[1:2]
-    )
+    is_norm = len(args) > 2 and isinstance(args[2], list)
+    which = args[2] if is_norm else args[1:2]
     which = which[0] if len(which) == 1 and isinstance(which[0], list | tuple) else which
     if not all(type(each) is int for each in which) or not which:
         return [None]
     places = {each % len(axes) for each in which}
-    kept = [(Piece(1, ONE),) if i in places else axis for i, axis in enumerate(axes)]
     if len(op.shape) < len(axes):
-        kept = [axis for i, axis in enumerate(axes) if i not in places]
-    return [tuple(kept)] * 2
+        return [tuple(axis for i, axis in enumerate(axes) if i not in places)] * 2
+    return [tuple((Piece(1, ONE),) if i in places else axis for i, axis in enumerate(axes))] * 2
 
 
 RULES: dict[str, Rule] = {

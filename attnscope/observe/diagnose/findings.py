@@ -25,6 +25,7 @@ from attnscope.base.units import bytes_text
 from attnscope.document.result import Finding
 from attnscope.observe.axes.from_other_sizes import Inferred, SizedRun, regroupings
 from attnscope.observe.axes.symbols import Symbols
+from attnscope.observe.by_tensor import ByTensor
 from attnscope.observe.diagnose.crash import Shape
 from attnscope.observe.diagnose.fully_masked import FullyMasked, flat
 from attnscope.observe.diagnose.groups import GroupedSoftmaxes, Line
@@ -125,8 +126,8 @@ class Watcher:
 
     def __init__(self, files: Collection[str]) -> None:
         self.files = files  #: the files whose lines findings name
-        #: the random inputs, and what was computed from them without a matrix product, by id
-        self.drawn: dict[int, weakref.ref[torch.Tensor]] = {}
+        #: the random inputs, and what was computed from them without a matrix product
+        self._drawn = ByTensor[bool]()
         self._findings: list[Finding] = []
         self._fully_masked = FullyMasked()
         self._groups = GroupedSoftmaxes()
@@ -137,16 +138,14 @@ class Watcher:
         self.views: dict[tuple, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # those that regroup axes
         self.has_nan = False
         self.saw_softmax = self.saw_not_finite = False
-        self._origins: dict[int, tuple[weakref.ref[torch.Tensor], TensorOrigin]] = {}
-        self._bounds: dict[
-            int, tuple[weakref.ref[torch.Tensor], float]
-        ] = {}  # upper bounds of absolute values
-        self._empty: dict[int, weakref.ref[torch.Tensor]] = {}  # uninitialized tensors
+        self._origins = ByTensor[TensorOrigin]()
+        self._bounds = ByTensor[float]()  # of absolute values, from above
+        self._empty = ByTensor[bool]()  # uninitialized tensors
         self._overwritten = False  # in-place operators ran: origins of masks may be out of date
         self._inverted: set[Line | None] = set()  # softmaxes whose results were multiplied by each other
         self.shifts: set[Line] = set()  # the lines of regrouped views that shift rows
-        self._regrouped: dict[int, tuple[weakref.ref[torch.Tensor], tuple]] = {}  # the keys of views
-        self._slices: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor]]] = {}
+        self._regrouped = ByTensor[tuple]()  # the keys of views
+        self._slices = ByTensor[weakref.ref[torch.Tensor]]()  # what they are slices of
 
     # Called by the recorder.
 
@@ -156,12 +155,13 @@ class Watcher:
         if mutable:
             self._bounds.clear()
             self._overwritten = True
-        if self.drawn and name not in ATEN_PRODUCTS and not FACTORY.match(name):
-            self._depends(args, out)
+        follows = self._drawn and name not in ATEN_PRODUCTS and not FACTORY.match(name)
+        if follows and isinstance(out, torch.Tensor) and any(map(self._drawn.get, flat(args))):
+            self._drawn[out] = True
         if name in COPIES:
             self._copied(name, args, out)
         elif name in EMPTY:
-            self._empty[id(out)] = weakref.ref(out)
+            self._empty[out] = True
         if is_derivative():  # mistakes are made in the forward pass
             return
         if self._fully_masked.rows and not FACTORY.match(name):
@@ -192,8 +192,7 @@ class Watcher:
             return
         if not tensor.is_floating_point() or tensor.element_size() == 1 or not tensor.numel():
             return
-        empty = self._empty.get(id(tensor))
-        if (empty is not None and empty() is tensor) or self._bound(tensor, look=True) is not None:
+        if self._empty.get(tensor) or self._bound(tensor, look=True) is not None:
             return
         with unseen():
             nan, inf = int(tensor.isnan().sum()), int((tensor == math.inf).sum())
@@ -207,20 +206,10 @@ class Watcher:
                 self.has_nan = True
                 self._find(message, (step.file or "", step.line or 0))
 
-    # Random inputs: what a mask hides is no mistake if its values are random.
-
     def draws(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Mark inputs as random."""
-        self.drawn.update((id(each), weakref.ref(each)) for each in tensors)
-
-    def _depends(self, args: tuple, out: Any) -> None:
-        """Mark an operator's output as random if one of its inputs is."""
-        if isinstance(out, torch.Tensor) and any(map(self._is_drawn, flat(args))):
-            self.drawn[id(out)] = weakref.ref(out)
-
-    def _is_drawn(self, value: Any) -> bool:
-        known = self.drawn.get(id(value)) if isinstance(value, torch.Tensor) else None
-        return known is not None and known() is value
+        """Mark inputs as random: what a mask hides is no mistake if its values are."""
+        for each in tensors:
+            self._drawn[each] = True
 
     # Bounds: results of small numbers are finite, and their values need not be read.
 
@@ -244,7 +233,7 @@ class Watcher:
             number = abs(args[1])
             bound = before and (before * number if name == "mul" else before / number)
         if bound is not None and bound < torch.finfo(out.dtype).max / 2:
-            self._bounds[id(out)] = weakref.ref(out), bound
+            self._bounds[out] = bound
 
     def _bound(self, tensor: Any, *, look: bool = False) -> float | None:
         """Return an upper bound of a tensor's absolute values; None if unknown or not finite.
@@ -252,32 +241,23 @@ class Watcher:
         Args:
             look: whether to read its values; those of parameters are always read.
         """
-        if not isinstance(tensor, torch.Tensor):
-            return None
-        known = self._bounds.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
-        if not look and not isinstance(tensor, torch.nn.Parameter):
-            return None
-        if not has_values(tensor) or not tensor.numel():
-            return None
-        bound = _largest(tensor)
-        if bound is None:
-            return None
-        self._bounds[id(tensor)] = weakref.ref(tensor), bound
+        known = self._bounds.get(tensor)
+        if known is not None or not isinstance(tensor, torch.Tensor if look else torch.nn.Parameter):
+            return known
+        bound = _largest(tensor) if has_values(tensor) and tensor.numel() else None
+        if bound is not None:
+            self._bounds[tensor] = bound
         return bound
 
     # Notes.
 
     def _origin(self, tensor: Any) -> TensorOrigin:
-        known = self._origins.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
-        return WEIGHT if isinstance(tensor, torch.nn.Parameter) else PLAIN
+        known = self._origins.get(tensor)
+        return known or (WEIGHT if isinstance(tensor, torch.nn.Parameter) else PLAIN)
 
     def _set(self, tensor: Any, origin: TensorOrigin) -> None:
-        if isinstance(tensor, torch.Tensor) and (origin is not PLAIN or id(tensor) in self._origins):
-            self._origins[id(tensor)] = weakref.ref(tensor), origin
+        if isinstance(tensor, torch.Tensor) and (origin is not PLAIN or self._origins.get(tensor)):
+            self._origins[tensor] = origin
 
     def _line(self) -> Line:
         """Return the source line that is running."""
@@ -307,12 +287,10 @@ class Watcher:
         if mixed:
             self._set(out, _mixture(mixed[0], factor) if len(mixed) == 1 else UNKNOWN)
         elif left.weight or right.weight:  # a projection
-            is_plain = (left.factor, right.factor) == (1.0, 1.0)
             both = left.weight and right.weight
+            known = both or (left.factor, right.factor) == (1.0, 1.0)
             widths = _reassociated(a, left, right)
-            self._set(
-                out, TensorOrigin(factor if both or is_plain else None, weight=both, widths=widths)
-            )
+            self._set(out, TensorOrigin(factor if known else None, weight=both, widths=widths))
         elif left.sums_to_one is not None and right.sums_to_one is not None:
             self._inverted |= {left.line, right.line}
         elif left.sums_to_one is not None or right.sums_to_one is not None:
@@ -408,7 +386,7 @@ class Watcher:
                 count = int(is_masked.sum()) if bool(is_masked.any()) else 0
             if count:
                 self._with_masked_rows.add(line)
-            if count and self._is_drawn(x):
+            if count and self._drawn.get(x):
                 self.has_nan = True  # which that causes
             elif count:
                 message = (
@@ -416,40 +394,23 @@ class Watcher:
                     " visible to them, so their attention weights are meaningless"
                 )
                 self._fully_masked.add(out, is_masked.unsqueeze(axis), Finding(message, line[1] or None))
-        over = MergedAxis(axis, x.shape[axis] if x.dim() else 1)
-        dim_from_end = axis - max(x.dim(), 1)
-        self._set(
-            out,
-            TensorOrigin(
-                sums_to_one=over,
-                softmax_dim=dim_from_end,
-                pair=origin.pair,
-                line=line,
-                log=log,
-                not_hidden=origin.not_hidden if self._is_still_zero(x, origin) else None,
-            ),
+        weights = TensorOrigin(
+            sums_to_one=MergedAxis(axis, x.shape[axis] if x.dim() else 1),
+            softmax_dim=axis - max(x.dim(), 1),
+            pair=origin.pair,
+            line=line,
+            log=log,
+            not_hidden=origin.not_hidden if _is_still_zero(x, origin) else None,
         )
-
-    @staticmethod
-    def _is_still_zero(x: torch.Tensor, origin: TensorOrigin) -> bool:
-        """Check whether the scores that were set to zero are still as near to it."""
-        if origin.not_hidden is None or not has_values(x):
-            return False
-        with unseen():
-            part = origin.not_hidden.of(x, origin.pair)
-            if part is None or not part.numel():
-                return False
-            return bool((part.abs() <= abs(origin.not_hidden.fill)).all()) and bool(x.any())
+        self._set(out, weights)
 
     def fused(self, args: tuple, kwargs: dict, out: Any) -> None:
         """Handle a fused operator, which computes scores and attention."""
         self.saw_softmax = True
         query, key = args[0], args[1]
-        masks = [
-            each for each in (kwargs.get("attn_mask"), *args[3:4]) if isinstance(each, torch.Tensor)
-        ]
-        for mask in masks:
-            self._check_mask(mask, out[0] if isinstance(out, tuple) else out)
+        for mask in (kwargs.get("attn_mask"), *args[3:4]):
+            if isinstance(mask, torch.Tensor):
+                self._check_mask(mask, out[0] if isinstance(out, tuple) else out)
         origin, other = self._origin(query), self._origin(key)
         scale = kwargs.get("scale")
         scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -462,7 +423,7 @@ class Watcher:
         """Check that a mask that a fused operator adds to the scores leaves each query a key."""
         if not has_values(mask) or not mask.is_floating_point() or not mask.numel():
             return
-        drawn = self._is_drawn(mask)
+        drawn = self._drawn.get(mask)
         for axis, stride in enumerate(mask.stride()[:-1]):
             mask = mask if stride else mask.narrow(axis, 0, 1)  # an expanded axis repeats its rows
         with unseen():
@@ -499,10 +460,8 @@ class Watcher:
         line = self._line()
         if ".clone(" in linecache.getline(*line):  # an explicit copy
             return
-        expanded = any(
-            stride == 0 and n > 1 for stride, n in zip(source.stride(), source.shape, strict=True)
-        )
-        why = "is an expanded view, which takes no memory" if expanded else "is not contiguous"
+        repeats = (n > 1 and not step for step, n in zip(source.stride(), source.shape, strict=True))
+        why = "is an expanded view, which takes no memory" if any(repeats) else "is not contiguous"
         self._find(f"this copies {bytes_text(size)}: its input {why}. The copy may be intended", line)
 
     # Propagation of origins.
@@ -514,7 +473,12 @@ class Watcher:
     def moves(self, x: Any, out: Any, axes: list[int]) -> None:
         """Handle permuted axes: output axis i is input axis `axes[i]`, or new if that is -1."""
         places = {old: new for new, old in enumerate(axes)}
-        self._set(out, _with_axes(self._origin(x), lambda axis: _at(axis, places.get(axis.place))))
+
+        def moved(axis: MergedAxis) -> MergedAxis | None:
+            place = places.get(axis.place)
+            return None if place is None else axis._replace(place=place)
+
+        self._set(out, _with_axes(self._origin(x), moved))
 
     def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """Handle a view: an axis is identified by the number of elements behind it.
@@ -522,13 +486,12 @@ class Watcher:
         Parameters may be regrouped: they learn what their elements mean.
         """
         origin = self._origin(x)
-        on_purpose = origin.shifted or origin.weight
-        if not on_purpose and x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
+        before, after = tuple(x.shape), tuple(out.shape)
+        if not (origin.shifted or origin.weight) and before != after and _regroups(before, after):
             line = self._line()
             turn = sum(where == line for where, _ in self.views)
-            self.views[line, turn] = tuple(x.shape), tuple(out.shape)
-            self._regrouped[id(out)] = weakref.ref(out), (line, turn)
-        before, after = tuple(x.shape), tuple(out.shape)
+            self.views[line, turn] = before, after
+            self._regrouped[out] = line, turn
         kept = _with_axes(origin, lambda axis: _moved(axis, before, after))
         kept = replace(kept, shifted=False) if origin.shifted else kept
         if len(kept.pair) < len(origin.pair):
@@ -542,12 +505,11 @@ class Watcher:
 
         The next view, which regroups the rest, is a part of the trick.
         """
-        self._slices[id(out)] = weakref.ref(out), weakref.ref(x)
-        origin = self._origin(x)
-        known = self._regrouped.get(id(x))
-        if known is not None and known[0]() is x and out.shape[axis] == x.shape[axis] - 1:
-            self.views.pop(known[1], None)
-            self.shifts.add(known[1][0])
+        self._slices[out] = weakref.ref(x)
+        origin, key = self._origin(x), self._regrouped.get(x)
+        if key is not None and out.shape[axis] == x.shape[axis] - 1:
+            self.views.pop(key, None)
+            self.shifts.add(key[0])
             origin = replace(origin, shifted=True)
         self._set(out, origin)
 
@@ -561,9 +523,8 @@ class Watcher:
             factor = origin.factor
             if factor is not None:
                 factor = (factor / number if divided else factor * number) if number else 0.0
-            changed = origin.changed
-            if origin.sums_to_one is not None and not origin.dropped and number != 1:
-                changed = changed or self._line()
+            is_changed = origin.sums_to_one is not None and not origin.dropped and number != 1
+            changed = origin.changed or (self._line() if is_changed else None)
             self._set(out, replace(origin, factor=factor, changed=changed, scaled=self._line()))
             return
         other = self._origin(y)
@@ -572,10 +533,8 @@ class Watcher:
             self._set(out, replace(kept, dropped=True) if kept.sums_to_one is not None else kept)
         elif origin.sums_to_one is not None or other.sums_to_one is not None:
             first = origin if origin.sums_to_one is not None else other
-            if divided:  # probably renormalized
-                self._set(out, PLAIN)
-            else:
-                self._set(out, replace(first, changed=first.changed or self._line()))
+            weights = replace(first, changed=first.changed or self._line())
+            self._set(out, PLAIN if divided else weights)  # if it is, probably renormalized
         elif origin.pair and (not_hidden := self._times_zero(x, y, origin)) is not None:
             self._set(out, replace(origin, not_hidden=not_hidden))
         else:  # by a norm or by positions: the factor is unknown
@@ -590,9 +549,8 @@ class Watcher:
         scores = [origin for origin in origins if origin.width is not None]
         if len(attention) == len(tensors) > 1:  # a sum of maps, or their difference
             is_same_axis = len({origin.sums_to_one for origin in attention}) == 1
-            self._set(
-                out, replace(attention[0], changed=None, dropped=True) if is_same_axis else UNKNOWN
-            )
+            mixed = replace(attention[0], changed=None, dropped=True)
+            self._set(out, mixed if is_same_axis else UNKNOWN)
         elif attention:
             self._set(out, replace(attention[0], changed=attention[0].changed or self._line()))
         elif scores:
@@ -606,11 +564,7 @@ class Watcher:
             masked = replace(scores[0], factor=factor, masked=True, widths=widths, not_hidden=not_hidden)
             self._set(out, masked)
         else:
-            factors = {origin.factor for origin in origins}
-            self._set(
-                out,
-                TensorOrigin(factor=factors.pop()) if len(factors) == 1 else TensorOrigin(factor=None),
-            )
+            self._set(out, TensorOrigin(factor=_common(origin.factor for origin in origins)))
 
     def triangle(self, args: tuple, kwargs: dict, out: torch.Tensor, *, is_upper: bool) -> None:
         """Handle `tril`, or `triu`, which sets to zero what is above, or below, a diagonal."""
@@ -680,17 +634,14 @@ class Watcher:
     def joined(self, parts: list[torch.Tensor], out: torch.Tensor, axis: int) -> None:
         """Handle a concatenation, such as of the parts of a query with and without positions."""
         origins = [self._origin(part) for part in parts]
-        if not any(origin.widths for origin in origins):
+        widths = next((origin.widths for origin in origins if origin.widths), None)
+        if widths is None:
             return
-        factors = {origin.factor for origin in origins}
-        widths = next(origin.widths for origin in origins if origin.widths)
         if axis % out.dim() == out.dim() - 1:
-            choices = [
-                origin.widths or (part.shape[-1],) for origin, part in zip(origins, parts, strict=True)
-            ]
+            pairs = zip(origins, parts, strict=True)
+            choices = [origin.widths or (part.shape[-1],) for origin, part in pairs]
             widths = tuple(map(sum, product(*choices)))
-        factor = factors.pop() if len(factors) == 1 else None
-        self._set(out, TensorOrigin(factor, widths=widths))
+        self._set(out, TensorOrigin(_common(origin.factor for origin in origins), widths=widths))
 
     def filled(self, part: torch.Tensor, source: torch.Tensor) -> None:
         """Handle a copy into a part of a tensor, of which nothing is known after it."""
@@ -699,8 +650,8 @@ class Watcher:
         whole: torch.Tensor | None = part
         while whole is not None:
             self._set(whole, UNKNOWN)
-            known, of = self._slices.get(id(whole), (None, None))
-            whole = of() if known is not None and of is not None and known() is whole else None
+            of = self._slices.get(whole)
+            whole = None if of is None else of()
 
     def summed(self, x: Any) -> None:
         """Handle a sum: that of a row of attention is probably what it, or its output, is divided by."""
@@ -722,6 +673,23 @@ class Watcher:
         """Handle dropout."""
         origin = self._origin(x)
         self._set(out[0] if isinstance(out, tuple) else out, replace(origin, dropped=True))
+
+
+def _is_still_zero(x: torch.Tensor, origin: TensorOrigin) -> bool:
+    """Check whether the scores that were set to zero are still as near to it."""
+    if origin.not_hidden is None or not has_values(x):
+        return False
+    with unseen():
+        part = origin.not_hidden.of(x, origin.pair)
+        if part is None or not part.numel():
+            return False
+        return bool((part.abs() <= abs(origin.not_hidden.fill)).all()) and bool(x.any())
+
+
+def _common(factors: Iterable[float | None]) -> float | None:
+    """Return the factor of all tensors; None if they have several."""
+    several = {*factors}
+    return several.pop() if len(several) == 1 else None
 
 
 def _with_pair_last(tensor: torch.Tensor, pair: tuple[MergedAxis, ...]) -> torch.Tensor | None:
@@ -823,10 +791,6 @@ def _with_axes(origin: TensorOrigin, move: Callable[[MergedAxis], MergedAxis | N
     )
 
 
-def _at(axis: MergedAxis, place: int | None) -> MergedAxis | None:
-    return None if place is None else axis._replace(place=place)
-
-
 def _moved(axis: MergedAxis, before: tuple[int, ...], after: tuple[int, ...]) -> MergedAxis | None:
     """Return an axis after a view, found by the number of elements behind it; None if it is divided."""
     behind = math.prod(before[axis.place + 1 :]) * axis.behind
@@ -906,7 +870,9 @@ def _masked(name: str, w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(ATEN_SOFTMAXES, lambda w, args, kwargs, out: w.softmax(args[0], args[1], out)),
-    **dict.fromkeys(ATEN_SAME, lambda w, args, kwargs, out: w.keeps(args[0], out)),
+    **dict.fromkeys(
+        (*ATEN_SAME, "nan_to_num", "tanh"), lambda w, args, kwargs, out: w.keeps(args[0], out)
+    ),
     **dict.fromkeys(ATEN_VIEWS, lambda w, args, kwargs, out: w.viewed(args[0], out)),
     **{name: partial(_masked, name) for name in MASKS},
     **{name: partial(_axes_moved, name) for name in ATEN_MOVES},
@@ -921,12 +887,10 @@ _RULES: dict[str, Rule] = {
     "div": lambda w, args, kwargs, out: w.times(args[0], args[1], out, divided=True),
     "_log_softmax": lambda w, args, kwargs, out: w.softmax(args[0], args[1], out, log=True),
     **dict.fromkeys(COMPARISONS, lambda w, args, kwargs, out: w.compared(args, out)),
-    "nan_to_num": lambda w, args, kwargs, out: w.keeps(args[0], out),
     "exp": lambda w, args, kwargs, out: w.exponential(args[0], out),
     "sum": lambda w, args, kwargs, out: w.summed(args[0]),
     "tril": lambda w, args, kwargs, out: w.triangle(args, kwargs, out, is_upper=True),
     "triu": lambda w, args, kwargs, out: w.triangle(args, kwargs, out, is_upper=False),
-    "tanh": lambda w, args, kwargs, out: w.keeps(args[0], out),
     "native_dropout": lambda w, args, kwargs, out: w.dropped(args[0], out),
     "bernoulli": lambda w, args, kwargs, out: w._set(out, TensorOrigin(noise=True)),
 }

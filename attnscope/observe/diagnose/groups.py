@@ -7,13 +7,13 @@ neighbours of a node). A group is all elements with the same index.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from attnscope.observe.by_tensor import ByTensor
 from attnscope.observe.operator_names import ATEN_SAME, ATEN_VIEWS
 from attnscope.observe.torch_internals.dispatch import has_values, unseen
 
@@ -46,7 +46,7 @@ class GroupedSoftmaxes:
         #: where weights are summed over other groups than those in which they sum to one: the message
         #: and the file and line of the softmax
         self.mistakes: list[tuple[str, Line]] = []
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], Grouped]] = {}
+        self._known = ByTensor[Grouped]()
         self._names: list[tuple[str, torch.Tensor]] = []  # of tensors that may be an index
 
     def operator(self, name: str, args: tuple, kwargs: dict, out: Any, line: Callable[[], Line]) -> None:
@@ -62,32 +62,32 @@ class GroupedSoftmaxes:
             return
         elif name in SUMS:
             _, axis, index, source = args[:4]
-            self._summed(_along(axis, index), self._of(source), out, line)
+            self._summed(_along(axis, index), self._known.get(source), out, line)
         elif name == "segment_reduce":
             lengths = kwargs.get("lengths")
             if lengths is not None and lengths.dim() == 1:
                 with unseen():
                     index = torch.arange(lengths.numel()).repeat_interleave(lengths.cpu())
-                self._summed(index, self._of(args[0]), out, line)
+                self._summed(index, self._known.get(args[0]), out, line)
         elif name in ("index_select", "gather", "index"):
             axis, index = (0, args[1][0]) if name == "index" else args[1:3]
-            known = self._of(args[0])
+            known = self._known.get(args[0])
             if known is not None and known.role == "sum" and _is_same(_along(axis, index), known.index):
                 self._set(out, replace(known, role="total"))
         elif name == "div":
-            above, below = self._of(args[0]), self._of(args[1])
+            above, below = map(self._known.get, args[:2])
             if above is not None and below is not None and (above.role, below.role) == ("exp", "total"):
                 self._set(out, Grouped("weights", below.index, line()))
         elif name == "mul":
-            for each in map(self._of, args[:2]):
+            for each in map(self._known.get, args[:2]):
                 if each is not None and each.role == "weights":
                     self._set(out, each)
-        elif name in KEEPS and (known := self._of(args[0])) is not None:
+        elif name in KEEPS and (known := self._known.get(args[0])) is not None:
             self._set(out, known)
 
     def row(self, name: str, line: int | None, tensor: torch.Tensor) -> None:
         """Receive a tensor that was bound to a name."""
-        known = self._of(tensor)
+        known = self._known.get(tensor)
         if not tensor.is_floating_point() and tensor.dim() == 1:
             self._names.append((name, tensor.detach()))
         elif known is not None and known.role == "weights" and line == known.line[1]:
@@ -115,13 +115,9 @@ class GroupedSoftmaxes:
         """Return the name that the code has for an index."""
         return next((name for name, each in self._names if _is_same(each, index)), "index")
 
-    def _of(self, tensor: Any) -> Grouped | None:
-        known = self._known.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else None
-
     def _set(self, tensor: Any, grouped: Grouped) -> None:
         if isinstance(tensor, torch.Tensor):
-            self._known[id(tensor)] = weakref.ref(tensor), grouped
+            self._known[tensor] = grouped
 
 
 def _along(axis: int, index: Any) -> torch.Tensor | None:

@@ -34,13 +34,13 @@ def test_an_equation_becomes_a_requirement(equation, expected):
 
 # Plans of sizes.
 
-GIVEN = {"n_batch": 128, "n_Q": 32, "n_K": 48, "d_feat": 200, "n_head": 5}
+SIZES = {"n_batch": 128, "n_Q": 32, "n_K": 48, "d_feat": 200, "n_head": 5}
 
 
 def test_each_turn_has_other_sizes():
-    plan = SizePlan(GIVEN)
+    plan = SizePlan(SIZES)
     turns = [plan.sizes(turn) for turn in range(3)]
-    assert all(len({sizes[name] for sizes in turns}) > 1 for name in GIVEN)
+    assert all(len({sizes[name] for sizes in turns}) > 1 for name in SIZES)
     assert all(list(one.values()) != list(other.values()) for one, other in combinations(turns, 2))
 
 

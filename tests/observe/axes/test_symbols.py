@@ -30,29 +30,12 @@ def runs_of(text):
     return tuple(int(value_of(text, run)) for run in RUNS)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "n_Q",
-        "n_head",
-        "3·d_feat",
-        "64·n_head",
-        "n_batch·n_head",
-        "n_batch·n_Q·n_K",
-        "2·n_batch·n_Q",
-        "n_Q·n_Q",
-        "d_feat/n_head",
-        "2·d_feat/n_head",
-        "n_batch·d_feat/n_head",
-        "n_Q+1",
-        "n_Q-4",
-        "2·n_Q-1",
-        "n_Q+n_K",
-        "n_Q+n_K-1",
-        "n_batch+n_Q+n_K",
-        "n_K-n_Q",
-    ],
-)
+EXPRESSIONS = """\
+n_Q n_head 3·d_feat 64·n_head n_batch·n_head n_batch·n_Q·n_K 2·n_batch·n_Q n_Q·n_Q d_feat/n_head 2·d_feat/n_head
+n_batch·d_feat/n_head n_Q+1 n_Q-4 2·n_Q-1 n_Q+n_K n_Q+n_K-1 n_batch+n_Q+n_K n_K-n_Q"""
+
+
+@pytest.mark.parametrize("text", EXPRESSIONS.split())
 def test_a_size_is_called_what_it_is(text):
     assert Symbols(SIZES).explain(runs_of(text)) == text
 
@@ -118,20 +101,18 @@ def test_a_name_that_did_not_change_is_used_with_care(sizes, text):
     assert Symbols(FIXED).explain(sizes) == text
 
 
-def test_one_number_of_two_names_is_neither():
-    symbols = Symbols({"n_head": (8, 8), "window": (8, 8), "n_Q": (32, 11)})
-    assert symbols.explain((8, 8)) == "8"
-
-
-@pytest.mark.parametrize("order", [("n_Q", "n_K"), ("n_K", "n_Q")])
-def test_of_two_names_for_one_size_the_first_is_meant(order):
-    symbols = Symbols(dict.fromkeys(order, (32, 7, 11)))
-    assert symbols.explain((32, 7, 11)) == order[0]
-
-
-def test_equal_sizes_are_told_apart_by_other_runs():
-    symbols = Symbols({"n_Q": (32, 7, 11), "n_K": (32, 13, 17)})
-    assert [symbols.explain(sizes) for sizes in ((32, 7, 11), (32, 13, 17))] == ["n_Q", "n_K"]
+@pytest.mark.parametrize(
+    ("names", "sizes", "text"),
+    [
+        ({"n_Q": (32, 7, 11), "n_K": (32, 7, 11)}, (32, 7, 11), "n_Q"),  # of two, the first
+        ({"n_K": (32, 7, 11), "n_Q": (32, 7, 11)}, (32, 7, 11), "n_K"),
+        ({"n_Q": (32, 7, 11), "n_K": (32, 13, 17)}, (32, 13, 17), "n_K"),  # other runs tell them apart
+        ({"n_head": (8, 8), "window": (8, 8), "n_Q": (32, 11)}, (8, 8), "8"),  # neither
+        ({}, (5, 7), "5"),
+    ],
+)
+def test_of_several_names_for_one_size_the_right_one_is_chosen_if_there_is_one(names, sizes, text):
+    assert Symbols(names).explain(sizes) == text
 
 
 def test_the_simplest_of_several_right_names_is_chosen():
@@ -141,10 +122,6 @@ def test_the_simplest_of_several_right_names_is_chosen():
     assert symbols.explain((40, 7, 13)) == "d_head"
     assert symbols.explain((200, 35, 143)) == "d_feat"
     assert symbols.explain((1200, 595, 2717)) in ("n·d_feat", "d_feat·n")
-
-
-def test_no_names_explain_nothing():
-    assert Symbols({}).explain((5, 7)) == "5"
 
 
 def test_a_sum_of_products_with_a_fixed_size_has_a_name():

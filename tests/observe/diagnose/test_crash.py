@@ -76,9 +76,6 @@ CASES = {
         "scores = Q @ K.mT", "Q=b:2,n_Q:3,d:4 K=c:7,n_K:5,d", "Q @ K.mT",
         [Q, ("K.mT", "c d n_K", "7 4 5")], f"axis 0 of Q (b 2) and axis 0 of K.mT (c 7) disagree: {BESIDE}",
     ),
-    "inside of a call": (
-        "x = F.softmax(Q @ K, -1)", QK, "Q @ K", [Q, K], D_N,
-    ),
     "outside of another": (
         "x = F.softmax(Q @ K.mT, -1) @ Q.mT", "Q=b:2,n_Q:3,d:4 K=b,n_K:5,d", "F.softmax(Q @ K.mT, -1) @ Q.mT",
         [("F.softmax(Q @ K.mT, -1)", "b n_Q n_K", "2 3 5"), ("Q.mT", "b d n_Q", "2 4 3")],
@@ -103,10 +100,6 @@ CASES = {
     "view of another size": (
         "y = Q.view(2, 5)", "Q=b:2,n_Q:3,d:4", "Q.view(2, 5)", [Q],
         "Q has 2 · 3 · 4 = 24 elements, but 2×5 has 10",
-    ),
-    "reshape": (
-        "y = Q.reshape(5, 5)", "Q=b:2,n_Q:3,d:4", "Q.reshape(5, 5)", [Q],
-        "Q has 2 · 3 · 4 = 24 elements, but 5×5 has 25",
     ),
     "view of what was transposed": (
         "y = Q.transpose(0, 1).view(-1)", "Q=b:2,n_Q:3,d:4", "Q.transpose(0, 1).view(-1)",
@@ -176,14 +169,6 @@ CASES = {
         "F.scaled_dot_product_attention(Q, K, V, mask)",
         [Q, ("K", "b n_K d", "2 5 4"), ("V", "b n_K f", "2 5 7"), ("mask", "n_K n_Q", "5 3")],
         f"axis 1 of Q (n_Q 3) and axis 0 of mask (n_K 5) disagree: {BESIDE}",
-    ),
-    "a comprehension": (
-        "ys = [q @ K for q in Q]", QK, "q @ K", [("q", "n_Q d", "3 4"), K],
-        f"axis 1 of q (d 4) and axis 1 of K (n_K 5) disagree: {OVER}",
-    ),
-    "a generator": (
-        "ys = tuple(q @ K for q in Q)", QK, "q @ K", [("q", "n_Q d", "3 4"), K],
-        f"axis 1 of q (d 4) and axis 1 of K (n_K 5) disagree: {OVER}",
     ),
     "the return value": ("return Q @ K", QK, "Q @ K", [Q, K], D_N),
     "a condition": ("if (Q @ K).sum() > 0:\n        pass", QK, "Q @ K", [Q, K], D_N),
@@ -464,12 +449,6 @@ def test_the_rows_up_to_there_are_shown_and_no_wall_of_text(attnscope, written):
     assert len(lines) == start + 5
 
 
-def test_markdown_tells_it_too(attnscope, written):
-    ran = attnscope("trace", f"{written(HELPER)}:f", *pairs("--input", QK), "-f", "markdown")
-    assert ran.exit_status == 1
-    assert "✗ line 7: c @ b" in ran.out
-
-
 def test_a_failure_on_meta_is_that_of_the_cpu(crash_of):
     assert crash_of(HELPER, QK, device="meta")["disagreement"] == crash_of(HELPER, QK)["disagreement"]
 
@@ -583,7 +562,8 @@ def test_names_of_comprehensions_are_operands(module_of, line, subexpressions):
     module = module_of(f"def f(Q, K):\n    return {line}\n")
     inputs = {"Q": "b:2,n_Q:3,d:4", "K": "b,n_K:5,e:6"}
     crash = inspect(f"{module.__file__}:f", inputs=inputs, subexpressions=subexpressions).crash
-    assert [(operand.text, operand.dims) for operand in crash.operands] == [
-        ("q", ("n_Q", "d")),
-        ("K", ("b", "n_K", "e")),
+    assert [(each.text, " ".join(each.dims)) for each in crash.operands] == [
+        ("q", "n_Q d"),
+        ("K", "b n_K e"),
     ]
+    assert crash.disagreement == f"axis 1 of q (d 4) and axis 1 of K (n_K 5) disagree: {OVER}"

@@ -73,21 +73,8 @@ def test_eighty_columns_show_name_making_dims_shape_and_memory(mha):
     )
 
 
-@pytest.mark.few(14)
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("width", [50, 60, 72, 80, 100, 120, 160, 200])
-def test_no_line_is_wider_than_the_terminal(mha, width, wide):
-    mha.steps = [
-        Step(**{**vars(s), "stats": Stats(-1.5, 0.25, 3, 1e-7, 0, 2), "line": 7}) for s in mha.steps
-    ]
-    lines = printed(mha, width, wide=wide).splitlines()
-    assert max(map(len, lines)) <= width
-
-
 def test_wide_shows_every_column_whatever_the_width(mha):
-    mha.steps = [
-        Step(**{**vars(s), "stats": Stats(-1.5, 0.25, 3, 1, 0, 0), "line": 7}) for s in mha.steps
-    ]
+    mha.steps = [replace(s, stats=Stats(-1.5, 0.25, 3, 1, 0, 0), line=7) for s in mha.steps]
     titles = "how dims shape dtype memory size FLOPs view line min mean max std NaN inf".split()
     for width in (50, 80, 160, 300):
         shown = re.findall(r"^name +(.*)$", printed(mha, width, wide=True), re.MULTILINE)
@@ -120,11 +107,20 @@ def own_code() -> Trace:
     return Trace("a.py:f", steps=[replace(s, stats=stats) for s in steps], device="cpu", file="a.py")
 
 
+@pytest.mark.few(3)
+@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("width", range(45, 201, 5))
-def test_name_dims_and_shape_are_the_last_to_go(own_code, width):
-    text = printed(own_code, width)
-    assert {"name", "dims", "shape"} <= set(text.splitlines()[3].split())
-    assert max(map(len, text.splitlines())) <= width
+def test_no_line_is_wider_than_the_terminal_and_no_sentence_is_cut(mha, own_code, checked, width, wide):
+    sizes = {"n_batch": 128, "n_Q": 32, "n_K": 32, "d_feat": 200, "n_head": 5, "d_context": 100}
+    plan = contracts.mha(sizes, variant=Variant(mask="n_Q n_K", softcap=50, dropout=0.1))
+    mha.steps = [replace(s, stats=Stats(-1.5, 0.25, 3, 1e-7, 0, 2), line=7) for s in mha.steps]
+    for trace in (mha, own_code, checked, plan):
+        text = printed(trace, width, wide=wide)
+        assert max(map(len, text.splitlines())) <= width
+        words = " ".join(text.split())
+        assert all((step.why or "") in words for step in trace.steps)
+        assert all(check.note in words for check in trace.checks or [])
+    assert {"name", "dims", "shape"} <= set(printed(own_code, width).splitlines()[3].split())
 
 
 def test_axes_go_on_in_the_next_line_where_a_row_has_no_room(own_code):
@@ -159,30 +155,30 @@ def summary_of(trace):
     return printed(trace, 100).splitlines()[-1].removesuffix(" · 0 FLOP in matrix products")
 
 
-def test_the_largest_tensor_is_none_of_the_inputs():
-    assert summary_of(tensors(("Q", 9, "input"), ("x", 5, "Q"))) == "largest: x, 5 B of 14 B"
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([("Q", 9, "input"), ("x", 5, "Q")], "x, 5 B of 14 B"),  # none of the inputs
+        (
+            [("Q", 9, "input"), ("x", 5, "Q"), ("y", 4, "x"), ("z", 5, "y")],
+            "x and z, 5 B each, 23 B in all",
+        ),
+        ([(name, 5, "f()") for name in "abac"], "a, b and c, 5 B each, 20 B in all"),
+        ([(name, 5, "f()") for name in "abcd"], "a, b and 2 more, 5 B each, 20 B in all"),
+        ([("Q", 9, "input"), ("…", 5, "Q.mT")], "Q.mT, 5 B of 14 B"),  # its expression, without a name
+    ],
+)
+def test_the_largest_of_the_computed_tensors_are_named(rows, expected):
+    assert summary_of(tensors(*rows)) == f"largest: {expected}"
+
+
+def test_a_view_is_not_the_largest_but_the_argument_of_a_call_may_be():
     trace = tensors(("Q", 9, "input"), ("x", 9, "Q"))
     trace.steps[1].view_of = "Q"
     assert summary_of(trace) == "largest: Q, 9 B of 9 B"
-
-
-def test_the_argument_of_a_call_was_computed():
     trace = tensors(("Q", 9, "input"), ("x", 5, "input"))
     trace.steps[1].depth = 1
     assert summary_of(trace) == "largest: x, 5 B of 14 B"
-
-
-def test_all_of_the_largest_are_named_unless_they_are_many():
-    trace = tensors(("Q", 9, "input"), ("x", 5, "Q"), ("y", 4, "x"), ("z", 5, "y"))
-    assert summary_of(trace) == "largest: x and z, 5 B each, 23 B in all"
-    trace = tensors(*((name, 5, "f()") for name in "abac"))
-    assert summary_of(trace) == "largest: a, b and c, 5 B each, 20 B in all"
-    trace = tensors(*((name, 5, "f()") for name in "abcd"))
-    assert summary_of(trace) == "largest: a, b and 2 more, 5 B each, 20 B in all"
-
-
-def test_without_a_name_the_largest_is_its_expression():
-    assert summary_of(tensors(("Q", 9, "input"), ("…", 5, "Q.mT"))) == "largest: Q.mT, 5 B of 14 B"
 
 
 def test_rows_of_the_largest_are_bold():
@@ -302,19 +298,6 @@ def test_split_tables_have_their_sentences_under_the_first(explained):
     assert "queries: " in text[: text.rindex("\nQ ")]
 
 
-@pytest.mark.few(20)
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("width", range(50, 201, 10))
-def test_no_sentence_is_wider_than_the_terminal_nor_cut(width, wide):
-    sizes = {"n_batch": 128, "n_Q": 32, "n_K": 32, "d_feat": 200, "n_head": 5, "d_context": 100}
-    plan = contracts.mha(sizes, variant=Variant(mask="n_Q n_K", softcap=50, dropout=0.1))
-    text = printed(plan, width, wide=wide)
-    assert max(map(len, text.splitlines())) <= width
-    words = " ".join(text.split())
-    for step in plan.steps:
-        assert step.why in words
-
-
 # Checks that cannot be made.
 
 
@@ -359,14 +342,6 @@ def test_a_title_is_broken_before_a_column_is_left_out(checked):
         "─────────────────────────────────────────────────",
         "PyTorch                   –          –  undecided",
     ]
-
-
-@pytest.mark.parametrize("width", range(40, 201, 5))
-def test_notes_and_verdicts_are_shown_at_any_width(checked, width):
-    text = printed(checked, width)
-    assert max(map(len, text.splitlines())) <= width
-    assert checked.checks[0].note in " ".join(text.split())
-    assert "undecided" in text
 
 
 def test_columns_that_have_room_are_not_broken_by_wide():

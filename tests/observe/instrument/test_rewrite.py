@@ -24,21 +24,12 @@ BINDINGS = {
     "augmented": ("x += 1", "x: x += 1"),
     "augmented subscript": ("x[0] += 1", "x[0]: x[0] += 1"),
     "walrus": ("if (y := x * 2).sum() > -1e9:\n    z = y + 1", "y: x * 2 | z: y + 1"),
-    "walrus in a comprehension": (
-        "z = [last := x + i for i in range(2)][0]",
-        "last: x + i | last: x + i | z: [last := x + i for i in range(2)][0]",
-    ),
+    "walrus in a comprehension": ("z = [last := x + i for i in range(2)][0]", "last: x + i | last: x + i | z: [last := x + i for i in range(2)][0]"),
     "tuple": ("a, b = x * 2, x", "a: x * 2, x | b: x * 2, x"),
     "unpacked tensor": ("a, b = x", "a: x | b: x"),
     "unpacked iterator": ("a, b = iter(x)", "a: iter(x) | b: iter(x)"),
-    "nested tuple": (
-        "(a, [b, c]), d = (x, (x, x)), 7",
-        " | ".join(f"{n}: (x, (x, x)), 7" for n in "abc"),
-    ),
-    "starred": (
-        "a, *rest, z = x, x, x, x",
-        " | ".join(f"{name}: x, x, x, x" for name in ("a", "rest[0]", "rest[1]", "z")),
-    ),
+    "nested tuple": ("(a, [b, c]), d = (x, (x, x)), 7", " | ".join(f"{n}: (x, (x, x)), 7" for n in "abc")),
+    "starred": ("a, *rest, z = x, x, x, x", " | ".join(f"{name}: x, x, x, x" for name in ("a", "rest[0]", "rest[1]", "z"))),
     "starred first": ("*rest, z = x, x", "rest[0]: x, x | z: x, x"),
     "attribute": ("box.y = x * 2", "box.y: x * 2"),
     "subscript": ("cache['k'] = x * 2", "cache['k']: x * 2"),
@@ -46,10 +37,7 @@ BINDINGS = {
     "list of tensors": ("parts = [x, x, 3]", "parts[0]: x | parts[1]: x"),
     "dict of tensors": ("d = {'k': x, 'n': 3}", "d['k']: x"),
     "for": ("for row in x:\n    y = row", "row: in x | y: row | row: in x | y: row"),
-    "for with a tuple": (
-        "for i, row in enumerate(x): pass",
-        "row: in enumerate(x) | row: in enumerate(x)",
-    ),
+    "for with a tuple": ("for i, row in enumerate(x): pass", "row: in enumerate(x) | row: in enumerate(x)"),
     "with": ("with manager(x) as y:\n    pass", "yield: x * 2 | y: manager(x)"),
     "while": ("n = 0\nwhile n < 2:\n    n += 1\n    x = x + n", "x: x + n | x: x + n"),
     "not a tensor": ("n = 3\ns = 'text'\nf = lambda t: t", ""),
@@ -57,23 +45,15 @@ BINDINGS = {
     "several lines": ("y = (\n    x\n    * 2\n)", "y: x * 2"),
     "non-ascii": ("größe = x * 2; y = größe + 1", "größe: x * 2 | y: größe + 1"),
     "caught exception": ("try:\n    y = x.view(7, 7)\nexcept RuntimeError:\n    y = x * 2", "y: x * 2"),
-    "caught exception in an augmented assignment": (
-        "try:\n    x += torch.ones(9)\nexcept RuntimeError:\n    y = x * 2",
-        "y: x * 2",
-    ),
+    "caught exception in an augmented assignment": ("try:\n    x += torch.ones(9)\nexcept RuntimeError:\n    y = x * 2", "y: x * 2"),
     "match": ("match 3:\n    case 3:\n        y = x * 2", "y: x * 2"),
     "conditional expression": ("y = x * 2 if True else x", "y: x * 2 if True else x"),
-    "nested function": (
-        "def twice(t):\n    u = t * 2\n    return u\ny = twice(x)",
-        "u: t * 2 | y: twice(x)",
-    ),
-    "closure": (
-        "k = x + 1\ndef inner():\n    nonlocal k\n    k = k * 2\n    return k\ny = inner()",
-        "k: x + 1 | k: k * 2 | y: inner()",
-    ),
+    "nested function": ("def twice(t):\n    u = t * 2\n    return u\ny = twice(x)", "u: t * 2 | y: twice(x)"),
+    "closure": ("k = x + 1\ndef inner():\n    nonlocal k\n    k = k * 2\n    return k\ny = inner()", "k: x + 1 | k: k * 2 | y: inner()"),
+    "generator": ("def rows():\n    for row in x:\n        yield row\ny = sum(rows())", "row: in x | row: in x | y: sum(rows())"),
     "class in a function": ("class Local:\n    a = x * 2\ny = Local.a", "y: Local.a"),
     "same-file helper": ("y = helper(x)", "half: x / 2 | return: half + 1 | y: helper(x)"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.few(6)
@@ -195,29 +175,6 @@ def test_private_names_decorators_properties_and_static_methods_work(module_of):
     assert target(torch.ones(2)).tolist() == [8.0, 8.0]
 
 
-def test_generators_and_coroutines_run_and_are_recorded(module_of):
-    module = module_of("""
-        import asyncio
-
-        def rows_of(x):
-            for row in x:
-                doubled = row * 2
-                yield doubled
-
-        async def later(x):
-            await asyncio.sleep(0)
-            y = x + 1
-            return y
-
-        def target(x):
-            total = sum(rows_of(x))
-            z = asyncio.run(later(total))
-            return z
-    """)
-    result = trace_call(module.target, torch.ones(2, 3))
-    assert [name for name, _ in rows(result)] == ["row", "doubled", "row", "doubled", "total", "y", "z"]
-
-
 def test_what_is_yielded_is_recorded_like_what_is_returned(module_of):
     module = module_of("""
         import asyncio
@@ -297,19 +254,6 @@ def test_tracebacks_point_at_the_same_lines_and_columns(module_of):
     assert where(lambda: trace_call(module.target, x)) == where(lambda: module.target(x))
 
 
-def test_code_is_given_back_even_after_an_exception(module_of):
-    module = module_of("""
-        def target(x):
-            y = x.view(7, 7)
-            return y
-    """)
-    before = module.target.__code__
-    with pytest.raises(RuntimeError), trace(module.target) as result:
-        module.target(torch.ones(2))
-    assert module.target.__code__ is before
-    assert [step.name for step in result.steps] == ["x"]
-
-
 def test_traces_may_be_nested(module_of):
     module = module_of("""
         def target(x, inside):
@@ -323,14 +267,7 @@ def test_traces_may_be_nested(module_of):
         module.target, x, lambda: inner.append(trace_call(module.target, x, lambda: None))
     )
     assert [step.name for step in inner[0].steps] == ["x", "y", "z"]
-    assert [step.name for step in outer.steps] == [
-        "x",
-        "y",
-        "x",
-        "y",
-        "z",
-        "z",
-    ]  # the inner call is its own
+    assert [step.name for step in outer.steps] == [*"xyxyzz"]  # the inner call is its own
     assert module.target(x, lambda: None).tolist() == [3, 3]
 
 
@@ -424,11 +361,6 @@ def test_code_without_source_is_refused():
         trace_call(namespace["target"], torch.ones(2))
 
 
-def test_code_that_is_not_python_is_refused():
-    with pytest.raises(SourceError, match="cannot trace softmax: it is compiled"):
-        trace_call(torch.softmax, torch.ones(2), 0)
-
-
 def test_a_source_that_has_changed_since_it_was_imported_is_refused(module_of):
     module = module_of("def target(x):\n    y = x\n    return y\n")
     with open(module.__file__, "w") as file:
@@ -506,19 +438,6 @@ def test_methods_under_a_condition_are_recorded(module_of):
                     return y
     """)
     assert [step.name for step in trace_call(module.Target(), torch.ones(2)).steps] == ["x", "y"]
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("def target(x):\n    yield x\n", "target: it is a generator"),
-        ("async def target(x):\n    return x\n", "target: it is a coroutine"),
-        ("target = lambda x: x\n", "a lambda: it assigns no names"),
-    ],
-)
-def test_what_cannot_be_a_target_is_refused(module_of, source, message):
-    with pytest.raises(SourceError, match=f"cannot trace {message}"):
-        trace_call(module_of(source).target, torch.ones(2))
 
 
 @pytest.mark.usefixtures("with_torch")

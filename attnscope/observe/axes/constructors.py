@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.observe.axes.expressions import Expression, combined, of_number, of_word
 from attnscope.observe.instrument.code_swap import Relay
+from attnscope.observe.operators.place import parsed
 
 if TYPE_CHECKING:
     import torch
@@ -48,35 +49,32 @@ def sizes_of_weights(
 
     Variables of the constructor that no attribute keeps are words that begin with `?`.
     """
-    for each in type(owner).__mro__:
-        function = vars(each).get("__init__")
-        constructor = _tree_of(function) if type(function) is FunctionType else None
-        if constructor is not None:
-            yield from _sizes_in(constructor, owner, attribute)
+    for constructor in _constructors(owner):
+        assignments = list(_assignments(constructor))
+        variables = _Variables(constructor, assignments, attribute)
+        for target, value in assignments:
+            name = _own_attribute(target)
+            if name is not None:
+                for weight, sizes in _layers(Relay.attribute(owner, name), value):
+                    yield weight, [None if size is None else variables.size(size) for size in sizes]
 
 
 def kept_arguments(owner: torch.nn.Module) -> Iterator[tuple[str, str]]:
     """Yield the variables that attributes of a module keep: `self.h = n_head`, as `n_head` and `h`."""
-    for each in type(owner).__mro__:
-        function = vars(each).get("__init__")
-        constructor = _tree_of(function) if type(function) is FunctionType else None
-        for target, value in _assignments(constructor) if constructor is not None else ():
+    for constructor in _constructors(owner):
+        for target, value in _assignments(constructor):
             name = _own_attribute(target)
             if name is not None and isinstance(value, ast.Name | ast.Attribute):
                 yield ast.unparse(value), name
 
 
-def _sizes_in(
-    constructor: ast.FunctionDef, owner: torch.nn.Module, attribute: Attribute
-) -> Iterator[tuple[Any, list[Expression | None]]]:
-    """Yield the weights of the layers that one constructor makes, with the sizes of their axes."""
-    assignments = list(_assignments(constructor))
-    variables = _Variables(constructor, assignments, attribute)
-    for target, value in assignments:
-        name = _own_attribute(target)
-        if name is not None:
-            for weight, sizes in _layers(Relay.attribute(owner, name), value):
-                yield weight, [None if size is None else variables.size(size) for size in sizes]
+def _constructors(owner: torch.nn.Module) -> Iterator[ast.FunctionDef]:
+    """Yield the constructors of a module's class and of those that it inherits from."""
+    for each in type(owner).__mro__:
+        function = vars(each).get("__init__")
+        constructor = _tree_of(function) if type(function) is FunctionType else None
+        if constructor is not None:
+            yield constructor
 
 
 class _Variables:
@@ -132,12 +130,8 @@ class _Variables:
         if root in self.kept and rest:  # config.n_head, where self.config is config
             inner = ast.parse(f"{ast.unparse(self.kept[root])}.{rest}", mode="eval").body
             return self.attribute(inner) if isinstance(inner, ast.Attribute) else None
-        words = text.split(".")
-        return (
-            self.known.get(text, of_word(UNKNOWN + text))
-            if all(w.isidentifier() for w in words)
-            else None
-        )
+        is_name = all(word.isidentifier() for word in text.split("."))
+        return self.known.get(text, of_word(UNKNOWN + text)) if is_name else None
 
 
 @lru_cache(maxsize=256)
@@ -145,7 +139,7 @@ def _tree_of(function: FunctionType) -> ast.FunctionDef | None:
     """Return the syntax tree of a constructor; None if its source is not available."""
     code = function.__code__
     try:
-        tree = _tree("".join(linecache.getlines(code.co_filename)))
+        tree = parsed("".join(linecache.getlines(code.co_filename)))
     except (SyntaxError, ValueError, RecursionError):
         return None
     for node in ast.walk(tree):
@@ -154,11 +148,6 @@ def _tree_of(function: FunctionType) -> ast.FunctionDef | None:
             if first == code.co_firstlineno:
                 return node
     return None
-
-
-@lru_cache(maxsize=16)
-def _tree(source: str) -> ast.Module:
-    return ast.parse(source)
 
 
 def _assignments(constructor: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.expr]]:

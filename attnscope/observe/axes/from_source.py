@@ -267,21 +267,22 @@ class ObservedAxes:
             return None
         caller = self._frames[frame.depth - 1]
         function = frame.function.how.rpartition(".")[2]
-        calls = [each for each in ast.walk(frame.call) if isinstance(each, ast.Call)]
-        calls = [each for each in calls if _last_word(each.func) == function]
-        values = [self._passed(call, names, name, caller) for call in calls]
+        values = [
+            self._value_in_call(call, names, name, caller)
+            for call in ast.walk(frame.call)
+            if isinstance(call, ast.Call) and _last_word(call.func) == function
+        ]
         return values[0] if values and all(value == values[0] for value in values) else None
 
-    def _passed(
+    def _value_in_call(
         self, call: ast.Call, names: Sequence[str], name: str, caller: FunctionFrame
     ) -> Expression | None:
         """Return the value that a call has for an argument; None if that is not clear."""
         place = names.index(name) - (names[0] == "self" and isinstance(call.func, ast.Attribute))
-        by_name = {each.arg: each.value for each in call.keywords}
-        if any(isinstance(each, ast.Starred) for each in call.args[: place + 1]) or None in by_name:
+        has_stars = any(isinstance(each, ast.Starred) for each in call.args[: place + 1])
+        if has_stars or any(each.arg is None for each in call.keywords):
             return None
-        node = by_name.get(name, call.args[place] if 0 <= place < len(call.args) else None)
-        value = self._value_of(node, caller)
+        value = self._value_of(_passed(call, place, name), caller)
         return self.flow.resolved(value) if isinstance(value, Expression) else None
 
     def _bind(self, target: Target, value: Any, known: Value | None, frame: FunctionFrame) -> None:
@@ -289,12 +290,9 @@ class ObservedAxes:
         if isinstance(target, str):
             frame.values[target] = self._known(target, value, known, frame)
         elif isinstance(target, tuple) and _is_sequence(value) and len(value) == len(target):
-            items = (
-                known if isinstance(known, tuple) and len(known) == len(value) else [None] * len(value)
-            )
+            fits = isinstance(known, tuple) and len(known) == len(value)
+            items: Sequence[Any] = known if fits else [None] * len(value)  # type: ignore[assignment]
             for each, element, item in zip(target, value, items, strict=True):
-                if not isinstance(each, str | tuple):
-                    continue
                 self._bind(each, element, item, frame)
 
     def _known(self, name: str, value: Any, known: Value | None, frame: FunctionFrame) -> Value | None:
@@ -366,15 +364,16 @@ class ObservedAxes:
                 owner = self._value_of(owner_node, frame)
                 if isinstance(owner, ObservedTensor):
                     return owner.sizes if attribute == "shape" else None
-                return (
-                    self._attribute(owner.object, node, frame)
-                    if isinstance(owner, ObservedObject)
-                    else None
-                )
+                if isinstance(owner, ObservedObject):
+                    return self._attribute(owner.object, node, frame)
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
                 return self._values_of(elements, frame)
             case ast.BinOp():
-                return self._arithmetic(node, frame)
+                one, other = self._value_of(node.left, frame), self._value_of(node.right, frame)
+                if isinstance(one, tuple) and isinstance(other, tuple):  # shapes
+                    return one + other if isinstance(node.op, ast.Add) else None
+                if isinstance(one, Expression) and isinstance(other, Expression):
+                    return combined(node.op, one, other)
             case ast.Subscript(value=owner_node, slice=index):
                 owner = self._value_of(owner_node, frame)
                 return _item(owner, index) if isinstance(owner, tuple) else None
@@ -412,15 +411,6 @@ class ObservedAxes:
         is_plain = value is None or any(is_a(value, kind) for kind in (int, float, str))
         return None if is_plain else ObservedObject(value)
 
-    def _arithmetic(self, node: ast.BinOp, frame: FunctionFrame) -> Value | None:
-        """Return a sum, difference, product or quotient; of shapes, their concatenation."""
-        one, other = self._value_of(node.left, frame), self._value_of(node.right, frame)
-        if isinstance(one, tuple) and isinstance(other, tuple):
-            return one + other if isinstance(node.op, ast.Add) else None
-        if not isinstance(one, Expression) or not isinstance(other, Expression):
-            return None
-        return combined(node.op, one, other)
-
     def _called(self, node: ast.Call, frame: FunctionFrame) -> Value | None:
         """Return `x.size()`, `x.size(0)`, `len(x)`, `int(…)`, `tuple(…)` or `list(…)`."""
         name = _last_word(node.func)
@@ -449,17 +439,15 @@ class ObservedAxes:
         name, is_method = _last_word(node.func), isinstance(node.func, ast.Attribute)
         of_torch = is_method and isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"  # type: ignore[attr-defined]
         if name == "split" and _is_sequence(value):
-            yield from self._split(node.args[of_torch:], node.keywords, value, frame)
+            yield from self._split(node, of_torch, value, frame)
         elif type(value) is not torch.Tensor:
             return
-        elif (
-            name in ("rearrange", "repeat") and node.args[1:] and isinstance(node.args[1], ast.Constant)
-        ):
+        elif name in ("rearrange", "repeat") and isinstance(_passed(node, 1), ast.Constant):
             yield value, self._pattern(node, value, frame)
         elif name == "einsum" and node.args and isinstance(node.args[0], ast.Constant):
             self._einsum(node.args[0].value, value, frame)
         elif name == "repeat_interleave" and is_method:
-            yield value, self._repeated(node.args[of_torch:], node.keywords, value, frame)
+            yield value, self._repeated(node, of_torch, value, frame)
         elif is_method and name == "unflatten" and len(node.args) == 2:
             sizes = self._value_of(node.args[1], frame)
             place = node.args[0]
@@ -478,16 +466,11 @@ class ObservedAxes:
             yield value, sizes or ()
 
     def _split(
-        self,
-        args: Sequence[ast.expr],
-        keywords: Sequence[ast.keyword],
-        parts: Sequence[Any],
-        frame: FunctionFrame,
+        self, node: ast.Call, of_torch: bool, parts: Sequence[Any], frame: FunctionFrame
     ) -> Iterator[tuple[torch.Tensor, Sequence[Value | None]]]:
         """Yield the parts of a tensor; their sizes are one, or a list."""
-        by_name = {each.arg: each.value for each in keywords}
-        place = _integer(by_name.get("dim", args[1] if len(args) > 1 else ast.Constant(0)))
-        sizes = self._value_of(args[0], frame) if args else None
+        place = _integer(_passed(node, of_torch + 1, "dim") or ast.Constant(0))
+        sizes = self._value_of(_passed(node, of_torch), frame)
         several = sizes if isinstance(sizes, tuple) else (sizes,) * len(parts)
         if place is None or len(several) != len(parts):
             return
@@ -498,16 +481,11 @@ class ObservedAxes:
                 yield part, axes
 
     def _repeated(
-        self,
-        args: Sequence[ast.expr],
-        keywords: Sequence[ast.keyword],
-        value: torch.Tensor,
-        frame: FunctionFrame,
+        self, node: ast.Call, of_torch: bool, value: torch.Tensor, frame: FunctionFrame
     ) -> list[Value | None]:
         """Return the sizes of `x.repeat_interleave(n, dim)`: the repeated axis is n times as long."""
-        by_name = {each.arg: each.value for each in keywords}
-        place = _integer(by_name.get("dim", args[1] if len(args) > 1 else None))
-        times = self._value_of(by_name.get("repeats", args[0] if args else None), frame)
+        place = _integer(_passed(node, of_torch + 1, "dim"))
+        times = self._value_of(_passed(node, of_torch, "repeats"), frame)
         sizes: list[Value | None] = [None] * value.dim()
         if place is None or not -value.dim() <= place < value.dim() or not isinstance(times, Expression):
             return sizes
@@ -520,9 +498,7 @@ class ObservedAxes:
         """Return the sizes of `x[:T, n : n + 1]`."""
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         owner = self._value_of(node.value, frame)
-        left = (
-            list(owner.sizes) if isinstance(owner, ObservedTensor) else []
-        )  # of the axes of x from here on
+        left = [*owner.sizes] if isinstance(owner, ObservedTensor) else []  # of x from here on
         sizes: list[Value | None] = []
         for each in indices:
             if isinstance(each, ast.Slice):
@@ -769,6 +745,12 @@ def _integer(node: ast.expr | None) -> int | None:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(number))):
             return -number
     return None
+
+
+def _passed(call: ast.Call, place: int, name: str | None = None) -> ast.expr | None:
+    """Return the argument of a call that stands at a place or has a name; None if there is none."""
+    by_name = (each.value for each in call.keywords if name is not None and each.arg == name)
+    return next(by_name, call.args[place] if 0 <= place < len(call.args) else None)
 
 
 def _last_word(node: ast.expr) -> str | None:

@@ -21,7 +21,7 @@ from attnscope.base.units import shape_text
 from attnscope.observe.instrument.code_swap import Relay
 from attnscope.observe.instrument.rewrite import VIEWS, Place
 from attnscope.observe.operator_names import PRODUCTS_IN_SOURCE, REGROUPS
-from attnscope.observe.operators.place import span_of, text_of
+from attnscope.observe.operators.place import parsed, span_of, text_of
 from attnscope.observe.trace import Crash, Operand
 
 RAISE = dis.opmap["RAISE_VARARGS"]
@@ -125,24 +125,17 @@ _COMPUTES = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.A
 def _statement_at(file: str, line: int) -> str:
     """Return the statement that begins in a line, on one line."""
     text = linecache.getline(file, line).strip()
-    tree = _parsed("".join(linecache.getlines(file)))
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed("".join(linecache.getlines(file)))):
         if isinstance(node, ast.Raise | ast.Assert) and node.lineno <= line <= (node.end_lineno or 0):
             return _text(node, file)
     return text
 
 
 @lru_cache(maxsize=8)
-def _parsed(source: str) -> ast.Module:
-    """Parse a file; cached, because several runs may fail in the same file."""
-    return ast.parse(source)
-
-
-@lru_cache(maxsize=8)
 def _computations(source: str) -> dict[tuple[int | None, int | None], list[Any]]:
     """Return the expressions of a file that may raise, by the line and the column where they end."""
     found: dict[tuple[int | None, int | None], list[Any]] = {}
-    for node in ast.walk(_parsed(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, _COMPUTES):
             found.setdefault((node.end_lineno, node.end_col_offset), []).append(node)
     return found

@@ -27,12 +27,10 @@ class Silence:
     """What recording calls do where nothing listens, and in compiled code: nothing, without a trace."""
 
     @staticmethod
-    def enter(site: int) -> None:
+    def enter(*_: Any) -> None:
         """Do nothing."""
 
-    @staticmethod
-    def leave() -> None:
-        """Do nothing."""
+    leave = attribute = item = enter
 
     @staticmethod
     def begin(site: int) -> int:
@@ -40,22 +38,11 @@ class Silence:
         return 0
 
     @staticmethod
-    def end(site: int, mark: int | None, value: Any) -> Any:
+    def end(*site_mark_and_value: Any) -> Any:
         """Return the value unchanged."""
-        return value
+        return site_mark_and_value[-1]
 
-    @staticmethod
-    def bound(site: int, value: Any) -> Any:
-        """Return the value unchanged."""
-        return value
-
-    part = bound
-
-    @staticmethod
-    def attribute(owner: Any, name: Any) -> None:
-        """Do nothing."""
-
-    item = attribute
+    bound = part = end
 
 
 REPORTS = ("begin", "bound", "end", "enter", "leave", "part")
@@ -85,15 +72,13 @@ class Relay:
         self._recorders = [*self._recorders, recorder]
         self._several |= len(self._recorders) > 1
         for name in REPORTS:
-            setattr(
-                self, name, getattr(self, f"_{name}_all") if self._several else getattr(recorder, name)
-            )
+            report = getattr(self, f"_{name}_all") if self._several else getattr(recorder, name)
+            setattr(self, name, report)
 
     def detach(self, recorder: Recorder | None = None) -> None:
         """Stop forwarding calls to this recorder; without an argument, to all recorders."""
-        self._recorders = [
-            each for each in self._recorders if recorder is not None and each is not recorder
-        ]
+        others = [each for each in self._recorders if each is not recorder]
+        self._recorders = others if recorder is not None else []
         if not self._recorders:
             self._several = False
             for name in REPORTS:
@@ -136,10 +121,8 @@ class Relay:
             attributes = object.__getattribute__(owner, "__dict__")
         except AttributeError:
             return None
-        stores = (
-            attributes,
-            *(attributes.get(f"_{kind}") for kind in ("parameters", "buffers", "modules")),
-        )
+        kinds = ("_parameters", "_buffers", "_modules")
+        stores = (attributes, *map(attributes.get, kinds))
         return next((store[name] for store in stores if isinstance(store, dict) and name in store), None)
 
     @staticmethod

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from attnscope.observe.operators.tape import mapped
 from attnscope.observe.torch_internals.dispatch import TENSOR, OpOverload, UncompiledMode
 
 aten = torch.ops.aten
@@ -45,14 +46,19 @@ def cost_of(operator: Any, args: tuple, kwargs: dict, out: Any) -> Cost:
     """Return the cost of one call of an operator."""
     if not _computes(operator):
         return NOTHING
-    return Cost(_flops(operator, args, kwargs, out), fresh_bytes_of(operator, args, kwargs, out))
+    formula = _formula(operator)
+    flops = 0 if formula is None else int(formula(args, kwargs, out))
+    return Cost(flops, fresh_bytes_of(operator, args, kwargs, out))
 
 
 def fresh_bytes_of(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
     """Return the bytes that one call of an operator has allocated; arguments as in `cost_of`."""
     if not _computes(operator):
         return 0
-    return _fresh_bytes(() if _makes_new(operator) else (args, kwargs), out)
+    returned = {storage._cdata: storage for storage in storages_in(out)}
+    for storage in storages_in(() if _makes_new(operator) else (args, kwargs)):
+        returned.pop(storage._cdata, None)
+    return sum(storage.nbytes() for storage in returned.values())
 
 
 @cache
@@ -63,20 +69,13 @@ def _computes(operator: Any) -> bool:
     return not (returns and views)
 
 
-def _flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
-    """Count the FLOPs of a matrix product, a convolution or fused attention; a multiply-add counts two.
-
-    Element-wise work is not counted.
-
-    Source: `torch.utils.flop_counter`.
-    """
-    formula = _formula(operator)
-    return 0 if formula is None else int(formula(args, kwargs, out))
-
-
 @cache
 def _formula(operator: Any) -> Callable[[tuple, dict, Any], int] | None:
-    """Return a function that counts an operator's FLOPs from its arguments and result; None if 0."""
+    """Return a function that counts an operator's FLOPs from its arguments and result; None if 0.
+
+    Those of matrix products, convolutions and fused attention count, a multiply-add as two; element-wise
+    work does not. Source: `torch.utils.flop_counter`.
+    """
     packet = operator._overloadpacket
     if packet in _MORE_PRODUCTS:
         more = _MORE_PRODUCTS[packet]
@@ -95,12 +94,7 @@ def _formula(operator: Any) -> Callable[[tuple, dict, Any], int] | None:
 
 
 def _shapes(tree: Any) -> Any:
-    """Replace the tensors in nested lists, tuples and dicts by their shapes."""
-    if isinstance(tree, torch.Tensor):
-        return tree.shape
-    if isinstance(tree, tuple | list):
-        return type(tree)([_shapes(each) for each in tree])
-    return {key: _shapes(each) for key, each in tree.items()} if isinstance(tree, dict) else tree
+    return mapped(tree, torch.Tensor, lambda tensor: tensor.shape)
 
 
 @cache
@@ -111,14 +105,6 @@ def _makes_new(operator: Any) -> bool:
         all(each.alias_info is None for each in returns)
         and operator._overloadpacket is not aten._unsafe_view
     )
-
-
-def _fresh_bytes(inputs: Any, out: Any) -> int:
-    """Return the bytes of the storages in an operator's results that are not in its inputs."""
-    returned = {storage._cdata: storage for storage in storages_in(out)}
-    for storage in storages_in(inputs):
-        returned.pop(storage._cdata, None)
-    return sum(storage.nbytes() for storage in returned.values())
 
 
 def storages_in(tree: Any) -> Iterator[torch.UntypedStorage]:

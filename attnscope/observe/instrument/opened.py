@@ -22,6 +22,7 @@ from attnscope.observe.instrument import written_out
 from attnscope.observe.instrument.code_swap import Relay, with_relay
 from attnscope.observe.instrument.rewrite import Rewritten, rewrite
 from attnscope.observe.operator_names import FLEX, MHA
+from attnscope.observe.operators.tape import mapped, tensors_in
 from attnscope.observe.torch_internals.dispatch import is_dense, unseen
 from attnscope.observe.torch_internals.whole_calls import WholeCall
 
@@ -98,30 +99,33 @@ class OpenedCall:
 
     def outputs(self, out: Any) -> Tensors:
         """Return the tensors that torch's function has returned, batch first."""
-        first, *others = _tensors(out)
+        first, *others = tensors_in(out)
         is_batch_second = self.call.name == MHA and first.dim() == 3
         with unseen():
             return (first.detach().transpose(0, 1) if is_batch_second else first, *others)
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Yield the tensors among the arguments."""
-        yield from _tensors((self.call.args, self.call.kwargs))
+        return tensors_of(self.call)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what stands for a tensor of the call."""
         if id(tensor) not in self.copies:
             with unseen():
-                copy = tensor.detach() if self.has_values else _on_meta(tensor)
+                copy = tensor.detach()
+                if not self.has_values:
+                    layout = tensor.shape, tensor.stride()
+                    copy = torch.empty_strided(*layout, dtype=tensor.dtype, device="meta")
             self.copies[id(tensor)] = copy, tensor
         return self.copies[id(tensor)][0]
 
     def compute(self, functions: dict[str, FunctionType]) -> Tensors:
         """Compute the steps, and return what torch's function does, as far as it concerns attention."""
-        arguments = {name: _mapped(value, self.copy) for name, value in self.arguments.items()}
+        arguments = mapped(self.arguments, torch.Tensor, self.copy)
         with self._same_random_numbers():
             if self.is_native:
                 return _NATIVE[self.call.name](functions[MHA], **arguments)
-            return tuple(_tensors(functions[self.call.name](**arguments)))
+            return tuple(tensors_in(functions[self.call.name](**arguments)))
 
     @contextmanager
     def _same_random_numbers(self) -> Iterator[None]:
@@ -171,39 +175,25 @@ class OpenedCall:
 
 def has_autocast(call: WholeCall) -> bool:
     """Check whether torch chooses the dtypes of operators on the tensors of a call."""
-    devices = {each.device.type for each in _tensors((call.args, call.kwargs))}
+    devices = {each.device.type for each in tensors_of(call)}
     return any(device != "meta" and torch.is_autocast_enabled(device) for device in devices)
 
 
 def is_open(call: WholeCall) -> bool:
     """Check whether all tensors of a call are ordinary ones; nested ones, for example, are not."""
-    return all(map(is_dense, _tensors((call.args, call.kwargs))))
+    return all(map(is_dense, tensors_of(call)))
 
 
 def why_closed(call: WholeCall) -> str:
     """Say why the steps inside a call are not computed, whose tensors are not all ordinary."""
-    if any(each.is_nested for each in _tensors((call.args, call.kwargs))):
+    if any(each.is_nested for each in tensors_of(call)):
         return "its tensors are nested; nn.TransformerEncoder nests none with enable_nested_tensor=False"
     return "one of its tensors is sparse, quantized, or of a class of its own"
 
 
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, tuple | list | dict):
-        for each in tree.values() if isinstance(tree, dict) else tree:
-            yield from _tensors(each)
-
-
-def _mapped(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Replace the tensors in tuples and lists."""
-    if isinstance(tree, torch.Tensor):
-        return change(tree)
-    return type(tree)([_mapped(each, change) for each in tree]) if type(tree) in (tuple, list) else tree
-
-
-def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+def tensors_of(call: WholeCall) -> Iterator[torch.Tensor]:
+    """Yield the tensors among the arguments of a call."""
+    return tensors_in((call.args, call.kwargs))
 
 
 # Operators that compute multi-head attention in one kernel.

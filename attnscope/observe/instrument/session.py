@@ -22,7 +22,7 @@ from attnscope.observe.instrument.rewrite import RecordingSite, rewrite
 from attnscope.observe.operator_names import PLACES
 from attnscope.observe.torch_internals.compiler import (
     compiled_functions,
-    hidden_from_compiler,
+    hide,
     is_compiled,
     uncompiled,
 )
@@ -84,7 +84,7 @@ class Session:
                 return
             before = self.function.__code__
             self.stack.enter_context(lent(code, self.relay, live, compiled))
-            self.stack.enter_context(hidden_from_compiler(Relay, Silence, self.compiled_codes.add))
+            self.stack.callback(hide(Relay, Silence, self.compiled_codes.add))
             _RELAYS[id(code)] = self.relay
             self.stack.callback(_RELAYS.pop, id(code))
             if self.function.__code__ is before:

@@ -126,10 +126,8 @@ class Anatomy:
     @property
     def scaled(self) -> Value | None:
         """The last tensor that is multiplied by a number on the way to the scores; None if none is."""
-        ways = []
-        for start, end in (("Q_split", "Q"), ("K_split", "K")):
-            if start in self.roles:
-                ways.append(self.way(start, end))
+        names = (("Q_split", "Q"), ("K_split", "K"))
+        ways = [self.way(start, end) for start, end in names if start in self.roles]
         if self.raw is not None:
             last = self.roles.get("scores_masked") or self.roles["scores"]
             ways.append(self._way(self.raw, last.value))

@@ -165,7 +165,9 @@ def _is_mask(value: Value) -> bool:
     return value.name in ("add", "sub", "mul", "cat", "concat", "baddbmm") and bool(others)
 
 
-def calls_before(value: Value, *, through: Callable[[TorchCall], bool]) -> Iterator[TorchCall]:
+def calls_before(
+    value: Value, *, through: Callable[[TorchCall], bool] = lambda call: True
+) -> Iterator[TorchCall]:
     """Yield the calls that a tensor comes from, the nearest first of each argument, each once.
 
     Args:

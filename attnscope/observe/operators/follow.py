@@ -64,10 +64,9 @@ def _through(call: TorchCall, found: dict[Value, Elements], source: Value) -> li
                 return found[value].contiguous()
             if picks:
                 return value.tensor.double()
-            is_index = not value.tensor.is_floating_point() and not value.tensor.is_complex()
-            return (
-                value.tensor if is_index else torch.full(value.tensor.shape, -1.0, dtype=torch.float64)
-            )
+            if not value.tensor.is_floating_point() and not value.tensor.is_complex():
+                return value.tensor  # an index
+            return torch.full(value.tensor.shape, -1.0, dtype=torch.float64)
 
         try:
             if call.name == "pad":
@@ -142,10 +141,9 @@ def _writes_number(call: TorchCall) -> bool:
     """Check whether a number is assigned to elements, which stay where they are."""
     if call.name == "setitem":
         return not isinstance(call.args[-1], Value)
-    others = (each.tensor for each in call.parents[1:])
-    return call.name in WRITES and not any(
-        each.is_floating_point() or each.is_complex() for each in others
-    )
+    others = [each.tensor for each in call.parents[1:]]
+    is_number = not any(each.is_floating_point() or each.is_complex() for each in others)
+    return call.name in WRITES and is_number
 
 
 def is_selection(call: TorchCall) -> bool:

@@ -28,7 +28,7 @@ def ranked_outputs(tape: Tape, returned: Sequence[Value]) -> list[int]:
     Returns:
         Positions in `returned`: at least one.
     """
-    calls = [set(calls_before(value, through=lambda _: True)) for value in returned]
+    calls = [set(calls_before(value)) for value in returned]
     products = weighted_values(tape) if len(returned) > 1 else ()
     known = [call for call in products if any(call in each for each in calls)]
     last = max(known, key=lambda call: call.outputs[0].index, default=None)
@@ -100,7 +100,7 @@ def projects_again(anatomy: Anatomy) -> bool:
 
 def _all_sources(value: Value) -> set[Value]:
     """Return all tensors that a tensor comes from."""
-    return {each for call in calls_before(value, through=lambda _: True) for each in call.parents}
+    return {each for call in calls_before(value) for each in call.parents}
 
 
 def _is_residual(value: Value, x: Value) -> bool:
@@ -118,7 +118,7 @@ def _is_norm(value: Value, x: Value) -> bool:
     """Check whether a call normalises, or multiplies by a mean of what comes from x."""
     if value.name in NORMS:
         return True
-    others = (call for each in value.parents for call in calls_before(each, through=lambda _: True))
+    others = (call for each in value.parents for call in calls_before(each))
     return value.name in ("mul", "div", "sub") and any(
         call.name in MEANS and x in {*call.parents, *(s for p in call.parents for s in _all_sources(p))}
         for call in others

@@ -7,7 +7,7 @@ import linecache
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
@@ -61,7 +61,6 @@ def forget_places() -> None:
     linecache.checkcache()
     _place.cache_clear()
     _assigned.cache_clear()
-    _tree.cache_clear()
     function_at.cache_clear()
 
 
@@ -77,13 +76,18 @@ def function_at(file: str, line: int) -> str:
     return ast.dump(max(around, key=lambda each: each.lineno)) if around else ""
 
 
-@cache
 def _tree(file: str) -> ast.Module | None:
-    """Parse a file; None if it is not Python."""
+    """Return the syntax tree of a file; None if it is not Python."""
     try:
-        return ast.parse("".join(linecache.getlines(file)))
+        return parsed("".join(linecache.getlines(file)))
     except SyntaxError:
         return None
+
+
+@lru_cache(maxsize=16)
+def parsed(source: str) -> ast.Module:
+    """Parse a file's text, which several runs may ask for."""
+    return ast.parse(source)
 
 
 @cache

@@ -194,10 +194,9 @@ def _with_bias(tape: Tape, linear: TorchCall) -> tuple[Value, Value | None]:
     if linear.name == "linear":
         bias = linear.argument(2, "bias")
         return linear.outputs[0], bias if isinstance(bias, Value) else None
-    if linear.name == "addmm":
-        out: Value = linear.outputs[0]
-        return _viewed(tape, out), linear.parents[0]
     out = linear.outputs[0]
+    if linear.name == "addmm":
+        return _viewed(tape, out), linear.parents[0]
     for call in tape.calls:
         if call.name == "add" and len(call.parents) == 2 and out in call.parents:
             other = call.parents[0] if call.parents[1] is out else call.parents[1]
@@ -222,7 +221,10 @@ def add_output(anatomy: Anatomy) -> None:
     places = followed(tape, raw)
     found = _output_projection(tape, places)
     if found is None:
-        _add_merged_output(anatomy, places)
+        output, width = anatomy.output, anatomy.roles["x_raw"].tensor.shape[-1]
+        if output in places and output.tensor.shape[-1] != width:  # it holds the merged heads
+            order = _merged_order(anatomy, output, places[output])
+            anatomy.add(_feature_role("x_merged", output, order=order))
     else:
         call, merged, weight = found
         out, bias = _with_bias(tape, call)
@@ -248,18 +250,9 @@ def _output_projection(
         weight = _weight_of(call) if merged is not None else None
         if merged is None or weight is None:
             continue
-        if found is None or found[0] in calls_before(merged, through=lambda _: True):
+        if found is None or found[0] in calls_before(merged):
             found = call, merged, weight
     return found
-
-
-def _add_merged_output(anatomy: Anatomy, places: Mapping[Value, Elements]) -> None:
-    """Add the output as merged heads, if it holds them, and no projection follows."""
-    output = anatomy.output
-    width = anatomy.roles["x_raw"].tensor.shape[-1]
-    if output in places and output.tensor.shape[-1] != width:
-        order = _merged_order(anatomy, output, places[output])
-        anatomy.add(_feature_role("x_merged", output, order=order))
 
 
 def _merged_order(anatomy: Anatomy, merged: Value, elements: Elements) -> torch.Tensor | None:
@@ -301,7 +294,7 @@ def operand_of(projection: Projection) -> ProjectionInput:
         if before.tensor.numel() != value.tensor.numel():
             break
         value = before
-    calls = calls_before(value, through=lambda _: True)
+    calls = calls_before(value)
     inputs = {each.input for call in calls for each in call.parents} | {value.input}
     return ProjectionInput(value, value.input, frozenset(each for each in inputs if each is not None))
 

@@ -108,14 +108,10 @@ def weighted_values(tape: Tape) -> Iterator[TorchCall]:
 
 def _core_at(tape: Tape, call: TorchCall) -> tuple[Value, Product, Product] | None:
     """Return a softmax, with the product before and the product after it, if a call computes one."""
-    for value in call.outputs:
-        if not _is_softmax(value):
-            continue
+    for value in filter(_is_softmax, call.outputs):
         before = _product_before(value)
-        if before is None:
-            continue
-        after = _product_after(tape, value)
-        if after is not None:
+        after = _product_after(tape, value) if before is not None else None
+        if before is not None and after is not None:
             return value, before, after
     return None
 
@@ -130,16 +126,10 @@ def _is_softmax(value: Value) -> bool:
         return True
     if value.name == "div" and len(value.parents) == 2:
         numerator, denominator = value.parents
-        sums = [
-            call
-            for call in islice(calls_before(denominator, through=lambda _: True), 6)
-            if call.name == "sum"
-        ]
+        sums = (call for call in islice(calls_before(denominator), 6) if call.name == "sum")
         return numerator.name == "exp" and any(numerator in call.parents for call in sums)
     if value.name == "exp" and value.parents:
-        nearest = (
-            islice(calls_before(each, through=lambda _: True), 3) for each in value.parents[0].parents
-        )
+        nearest = (islice(calls_before(each), 3) for each in value.parents[0].parents)
         return any(call.name == "logsumexp" for calls in nearest for call in calls)
     return False
 
@@ -189,10 +179,10 @@ def _add_core(anatomy: Anatomy, softmax: Value, before: Product, after: Product)
     )
     anatomy.raw = raw
 
-    def core(name: str, value: Value, elements: Elements) -> Role | None:
+    def add_core(name: str, value: Value, elements: Elements) -> None:
         where = places_in(elements, raw.tensor.numel())[at_product]
-        is_whole = bool((where >= 0).all())
-        return Role.arranged(name, value, where, ("lead", "n_Q", "n_K")) if is_whole else None
+        if bool((where >= 0).all()):
+            anatomy.add(Role.arranged(name, value, where, ("lead", "n_Q", "n_K")))
 
     Q_elements = before.first_of(before.first.value.flat_indices)[lead][:, rows]
     K_elements = before.second_of(before.second.value.flat_indices)[lead][:, columns]
@@ -201,15 +191,11 @@ def _add_core(anatomy: Anatomy, softmax: Value, before: Product, after: Product)
     anatomy.add(Role.arranged("K", before.second.value, K_elements, ("lead", "n_K", "d_head")))
     anatomy.add(Role.arranged("V", after.second.value, V_elements, ("lead", "n_K", "d_V")))
     for role_name, value in scores_of(raw, softmax, places):
-        role = core(role_name, value, places[value])
-        if role is not None:
-            anatomy.add(role)
+        add_core(role_name, value, places[value])
     if {"scores", "scores_masked"} <= set(anatomy.roles):
         anatomy.roles["scores"].without(1 / number_after(anatomy.way("scores", "scores_masked")))
     if weights is not softmax:
-        role = core("attention_drop", weights, places[weights])
-        if role is not None:
-            anatomy.add(role)
+        add_core("attention_drop", weights, places[weights])
     x_elements = after.out_of(after.call.outputs[0].flat_indices)
     anatomy.add(Role.arranged("x_raw", after.call.outputs[0], x_elements, ("lead", "n_Q", "d_V")))
 
@@ -221,7 +207,7 @@ def _check_product(before: Product) -> None:
     if weight is None:
         return
     for each in operands:
-        earlier = calls_before(each, through=lambda call: True)
+        earlier = calls_before(each)
         is_mixed = any(call.name in PRODUCTS and not any(map(leaf, call.parents)) for call in earlier)
         if is_mixed or before.call.name == "linear":
             raise NoAttentionError(f"its scores are a product with the weight {weight.weight}, not Q·Kᵀ")

@@ -189,7 +189,9 @@ class Tape(UnnoticedMode):
                 value = Value(len(self.values), now, call)
                 call.outputs = [self._remember(tensor, value)]
                 self.calls.append(call)
-        if not _is_equal(value.tensor, tensor):  # written in a way that is not known
+        one = value.tensor
+        is_equal = one.shape == tensor.shape and ((one == tensor) | (one.isnan() & tensor.isnan())).all()
+        if not is_equal:  # written in a way that is not known
             call = TorchCall(None, "alias", (), {}, [value], value.place, False)
             value = Value(len(self.values), _copied(tensor), call)
             call.outputs = [self._remember(tensor, value)]
@@ -304,11 +306,6 @@ def _addresses_and_dtype(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtyp
         steps = torch.arange(size) * stride
         addresses += steps.reshape(-1, *[1] * (tensor.ndim - axis - 1))
     return addresses, tensor.dtype
-
-
-def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Check whether two tensors are equal, NaN at the same places included."""
-    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _widened(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:

@@ -128,11 +128,8 @@ def _add_result(anatomy: Anatomy, out: Value, elements: torch.Tensor) -> None:
         place = places_in(places[value], out.tensor.numel())[elements]
         divisor = others[0].flat_indices.expand(value.tensor.shape).reshape(-1)[place]
         if bool((divisor == divisor[..., :1]).all()):  # the same for all features
-            anatomy.add(
-                Role.arranged(
-                    "numerator", before, places_in(places[before], out.tensor.numel())[elements], axes
-                )
-            )
+            above = places_in(places[before], out.tensor.numel())[elements]
+            anatomy.add(Role.arranged("numerator", before, above, axes))
             _add_normaliser(anatomy, others[0], divisor[..., 0])
             anatomy.add(Role.arranged("x_raw", value, place, axes))
             return
@@ -184,7 +181,7 @@ def _total_of(call: TorchCall) -> Iterator[TorchCall]:
     """Yield the sum by group by which a call divides the exponentials that it sums."""
     if call.name != "div" or len(call.parents) != 2 or call.parents[0].name != "exp":
         return
-    for each in islice(calls_before(call.parents[1], through=lambda _: True), 8):
+    for each in islice(calls_before(call.parents[1]), 8):
         if each.name in SUMS and len(each.parents) >= 3 and each.parents[-1] is call.parents[0]:
             yield each
             return

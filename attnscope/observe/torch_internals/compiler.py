@@ -168,18 +168,6 @@ def hide(
     return take_back
 
 
-@contextmanager
-def hidden_from_compiler(
-    relay: type, silence: type, compiles: Callable[[CodeType], object] = lambda code: None
-) -> Iterator[None]:
-    """Apply `hide`, with the same arguments, within the context."""
-    take_back = hide(relay, silence, compiles)
-    try:
-        yield
-    finally:
-        take_back()
-
-
 def found_by_others(
     finder: Any, name: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:

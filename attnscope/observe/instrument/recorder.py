@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import re
-import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from attnscope.base.arrays import from_tensor
 from attnscope.base.errors import class_attribute, class_name, first_line, is_a
 from attnscope.base.text import shortened
 from attnscope.document.stats import stats_of
+from attnscope.observe.by_tensor import ByTensor
 from attnscope.observe.instrument import direct_calls
 from attnscope.observe.instrument.code_swap import OffsetRelay, Relay
 from attnscope.observe.instrument.cost import NOTHING, Cost, cost_of, storage_of, storages_in
@@ -106,6 +106,29 @@ class AttentionOutput:
     spent: Cost
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a recording holds of calls and tensors."""
+
+    stats: bool = False  #: whether to compute the statistics of each tensor
+    #: the names whose tensors are kept with their steps, or True for all
+    keep: bool | str | Collection[str] = False
+    #: deeper calls get no rows; their cost is added to the row of the caller
+    depth: int | None = None
+    #: the modules that are followed, and functions of torch whose steps are
+    follow: Sequence[str] = ()
+
+    def keeps(self, name: str) -> bool:
+        """Check whether tensors of a name are kept."""
+        if isinstance(self.keep, str):
+            return self.keep == name
+        return self.keep is True or (bool(self.keep) and name in self.keep)  # type: ignore[operator]
+
+    def shows(self, depth: int) -> bool:
+        """Check whether calls at a depth get rows."""
+        return self.depth is None or depth <= self.depth
+
+
 class Recorder(UncompiledMode):
     """Records the first call of a target.
 
@@ -122,34 +145,26 @@ class Recorder(UncompiledMode):
         file: str,
         line: int,
         *,
-        stats: bool = False,
-        keep: bool | Collection[str] = False,
-        depth: int | None = None,
         watch: Watch | None = None,
         axes: AxisListener | None = None,
         finished: Callable[[], None] | None = None,
-        follow: Sequence[str] = (),
+        **wanted: Any,
     ) -> None:
         super().__init__()
         self.sites = sites  #: the places in the source that rewritten code names by their index
         self.target = (file, line)
-        self.stats = stats  #: whether to compute the statistics of each tensor
-        #: the names whose tensors are kept with their steps, or True for all
-        self.keep = {keep} if isinstance(keep, str) else keep
-        self.depth = depth  #: deeper calls get no rows; their cost is added to the row of the caller
+        self.wanted = Wanted(**wanted)  #: what to record of calls and tensors
         self.watch = watch  #: receives every operator and every row
         #: receives what says where axes come from; it is dropped if it fails, because names of axes can
         #: be missed
         self.axes = axes
         self.finished = finished  #: called when the target has returned or raised
-        self.follow = follow  #: the modules that are followed, and functions of torch whose steps are
         self.steps: list[Step] = []
         self.done = False
         self.error: Exception | None = None  # of attnscope itself; nothing is recorded after it
         self.device: str | None = None  # the device of the first tensor
-        self.functions: dict[
-            tuple[str, int], RecordingSite
-        ] = {}  # functions that ran, by file and first line
+        #: functions that ran, by file and first line
+        self.functions: dict[tuple[str, int], RecordingSite] = {}
         self.parts: dict[Place, tuple[int, ...]] = {}  # the last shapes of subexpressions
         self.notes: list[str] = []  # what was not recorded, and why
 
@@ -164,7 +179,7 @@ class Recorder(UncompiledMode):
         self._about: dict[int, str] = {}  # what describes such outputs, by id, while they get a name
         self._outputs: list[AttentionOutput] = []  # in expressions that have not ended
         self._storages: dict[int, tuple[StorageWeakRef, str]] = {}
-        self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._names = ByTensor[str]()
 
     # Called by rewritten code; ignored unless the target is running.
 
@@ -308,13 +323,16 @@ class Recorder(UncompiledMode):
         caller = self._expression() if not self._is_idle() else None
         if caller is None or self._runs_attention or self._inside is not None:
             return call.run()
-        is_shown = self.depth is None or len(self._frames) <= self.depth
+        is_shown = self.wanted.shows(len(self._frames))
         if not is_open(call):
             self.notes += [_not_shown(call.name, why_closed(call))] if is_shown else []
             return call.run()
         is_target = caller.file == direct_calls.__file__
-        has_steps = is_shown and (is_target or is_followed(call.name, self.follow))
-        opened = OpenedCall(call, has_steps and self._wants_values(call))
+        has_steps = is_shown and (is_target or is_followed(call.name, self.wanted.follow))
+        # The steps are computed with shapes alone unless values are wanted; and what autocast makes of
+        # dtypes, only values show.
+        has_values = self.wanted.stats or any(map(self.wanted.keeps, STEPS)) or has_autocast(call)
+        opened = OpenedCall(call, has_steps and has_values)
         self._runs_attention = True
         try:
             out, spent = self._measured(opened.run)
@@ -336,14 +354,6 @@ class Recorder(UncompiledMode):
             self._outputs.append(AttentionOutput(tensor, about, inside, len(self._frames), spent))
         return out
 
-    def _wants_values(self, call: WholeCall) -> bool:
-        """Check whether the steps inside a call are computed with values; else with shapes alone.
-
-        What autocast makes of dtypes, only values show.
-        """
-        is_kept = self.keep is True or (self.keep and not STEPS.isdisjoint(self.keep))
-        return self.stats or bool(is_kept) or has_autocast(call)
-
     def _record_outputs(self, value: Any) -> Cost:
         """Record the outputs of torch's own attention that get no name; describe the one that does.
 
@@ -358,8 +368,8 @@ class Recorder(UncompiledMode):
                 spent += each.spent
                 continue
             site = replace(each.inside.caller, targets=("out",))
-            shape, how = shape_of(each.tensor), f"{each.inside.name} of {each.about}"
-            self._record("out", each.tensor, shape, site, how, each.spent, each.depth)
+            how = f"{each.inside.name} of {each.about}"
+            self._record("out", each.tensor, site, how, each.spent, each.depth)
             self.steps[-1].inside = each.inside.name
         return spent
 
@@ -373,9 +383,15 @@ class Recorder(UncompiledMode):
         try:
             with without_other_modes(transforms=opened.call.name == FLEX), self:
                 for tensor in opened.tensors():
-                    self._tensors.setdefault(id(copy := opened.copy(tensor)), (weakref.ref(copy), ""))
+                    copy = opened.copy(tensor)
+                    if self._names.get(copy) is None:
+                        self._names[copy] = ""
                     self._learn("stands_for", copy, tensor)
-                computed, _ = self._measured(lambda: opened.compute(self._inside_functions()))
+                if not self._functions:
+                    relay = Relay()
+                    relay.attach(OffsetRelay(self, INSIDE))  # type: ignore[arg-type]
+                    self._functions = functions_for(relay)
+                computed, _ = self._measured(lambda: opened.compute(self._functions))
                 for one, other in zip(computed, returned, strict=False):
                     opened.check(one, other)
                     self._learn("stands_for", other, one)
@@ -397,27 +413,21 @@ class Recorder(UncompiledMode):
         last, first = self.steps[-1], out[0] if _is_row(out) else out
         last.is_computed_beside = False
         last.view_of = last.same_as = None
-        self._tensors[id(first)] = weakref.ref(first), last.name
+        self._names[first] = last.name
         if (memory := storage_of(first)) is not None:
             storage = StorageWeakRef(memory)
             self._storages[storage.cdata] = storage, last.name
-        if self.stats or self.keep or self.watch is not None:
-            self._read(returned, last)
-
-    def _inside_functions(self) -> dict[str, FunctionType]:
-        """Return the functions that compute the steps inside torch's own attention."""
-        if not self._functions:
-            relay = Relay()
-            relay.attach(OffsetRelay(self, INSIDE))  # type: ignore[arg-type]
-            self._functions = functions_for(relay)
-        return self._functions
+        self._read(returned, last)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self._quiet or self.error is not None or is_traced_by_jit():
             return func(*args, **kwargs)
-        if not isinstance(func, OpOverload):
-            return self._higher_order(func, args, kwargs)
+        if not isinstance(func, OpOverload):  # of functions, such as FlexAttention
+            if str(func) != FLEX:
+                return func(*args, **kwargs)
+            flex = partial(self._flex, func, args, kwargs)
+            return self.own_attention(WholeCall(FLEX, args, kwargs, flex))
         run = partial(self._operator, func, types, args, kwargs)
         composite = composite_kernel(func)
         if composite is not None and not _has_tensor((args, kwargs), lambda each: not is_dense(each)):
@@ -432,12 +442,11 @@ class Recorder(UncompiledMode):
 
     def _operator(self, func: OpOverload, types: Any, args: tuple, kwargs: dict) -> Any:
         """Run a single operator, and add its cost."""
-        if self.keep and func._schema.is_mutable:
+        if self.wanted.keep and func._schema.is_mutable:
             self._copy_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
-        if (types or type(out) is not torch.Tensor or out.is_nested) and _lacks_sizes(
-            (args, kwargs, out)
-        ):
+        may_lack = types or type(out) is not torch.Tensor or out.is_nested
+        if may_lack and _has_tensor((args, kwargs, out), _lacks_sizes):
             return out
         self._quiet = True
         try:
@@ -453,12 +462,6 @@ class Recorder(UncompiledMode):
         finally:
             self._quiet = False
         return out
-
-    def _higher_order(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Run an operator of functions, such as FlexAttention."""
-        if str(func) != FLEX:
-            return func(*args, **kwargs)
-        return self.own_attention(WholeCall(FLEX, args, kwargs, partial(self._flex, func, args, kwargs)))
 
     def _flex(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Run FlexAttention so that the cost of its operators is counted."""
@@ -487,7 +490,7 @@ class Recorder(UncompiledMode):
         if _is_tensor(value):
             self._note_shape(site, value)
         depth = len(self._frames) - 1
-        if self.depth is not None and depth > self.depth:
+        if not self.wanted.shows(depth):
             return spent
         for target in site.targets:
             is_passed_out = isinstance(target, str) and PASSED_OUT.fullmatch(target) is not None
@@ -499,16 +502,19 @@ class Recorder(UncompiledMode):
             # The cost of a tuple is not that of one of its elements.
             elements = site.elements if spent == NOTHING else ()
             for name, tensor, element in _bindings(target, value):
-                shape = sizes_of(tensor)
                 is_step = self._inside is None or (name in STEPS and site.how != "input")
-                if shape is not None and is_step and id(tensor) not in known:
+                if is_step and sizes_of(tensor) is not None and id(tensor) not in known:
                     how = elements[element] if element < len(elements) else site.how
                     about = self._about.pop(id(tensor), None)
                     how = how if about is None else f"{how}: {about}"
-                    self._record(name, tensor, shape, site, how, spent, depth)
+                    self._record(name, tensor, site, how, spent, depth)
                     spent = NOTHING  # charge it once, to the first of several names
             if members:
-                self._record_members(str(target), members, site, spent, depth)
+                dtypes = {_name_of(TENSOR.dtype.__get__(tensor)) for _, tensor, _ in members}
+                step = self._step(str(target), site, site.how, spent, depth)
+                step.dtype = dtypes.pop() if len(dtypes) == 1 else ""
+                step.members = {label: earlier for label, _, earlier in members}
+                self.steps.append(step)
                 spent = NOTHING
         return spent
 
@@ -517,38 +523,21 @@ class Recorder(UncompiledMode):
 
         Nothing is returned for fewer than two.
         """
-        members = []
-        for label, tensor in _leaves(value) if not _is_tensor(value) else ():
-            known = self._tensors.get(id(tensor))
-            if known is not None and known[0]() is tensor:
-                members.append((label, tensor, known[1]))
+        leaves = _leaves(value) if not _is_tensor(value) else ()
+        known = [(label, tensor, self._names.get(tensor)) for label, tensor in leaves]
+        members = [(label, tensor, name) for label, tensor, name in known if name is not None]
         return members if len(members) > 1 else []
 
-    def _record_members(
-        self,
-        name: str,
-        members: list[tuple[str, torch.Tensor, str]],
-        site: RecordingSite,
-        spent: Cost,
-        depth: int,
-    ) -> None:
-        """Record a collection of tensors that all have steps as one step, which names these."""
-        dtypes = {_name_of(TENSOR.dtype.__get__(tensor)) for _, tensor, _ in members}
-        step = Step(
-            name=name,
-            dims=None,
-            shape=(),
-            dtype=dtypes.pop() if len(dtypes) == 1 else "",
-            how=site.how,
-            bytes=0,
-            flops=spent.flops,
-            members={label: earlier for label, _, earlier in members},
+    def _step(self, name: str, site: RecordingSite, how: str, spent: Cost, depth: int) -> Step:
+        """Return a step with all that its place in the code says."""
+        file = None if site.file == self.target[0] else site.file
+        return Step(
+            *(name, None, (), "", how, 0, spent.flops),
             fresh_bytes=spent.fresh_bytes,
             line=site.line,
-            file=None if site.file == self.target[0] else site.file,
+            file=file,
             depth=depth,
         )
-        self.steps.append(step)
 
     def _note_shape(self, site: RecordingSite, value: torch.Tensor) -> None:
         shape = sizes_of(value)
@@ -559,7 +548,6 @@ class Recorder(UncompiledMode):
         self,
         name: str,
         tensor: torch.Tensor,
-        shape: tuple[int, ...],
         site: RecordingSite,
         how: str,
         spent: Cost,
@@ -567,37 +555,23 @@ class Recorder(UncompiledMode):
     ) -> None:
         self.device = self.device or str(TENSOR.device.__get__(tensor))
         same_as, view_of = self._identity(name, tensor)
-        strided = storage_of(tensor) is not None and not TENSOR.is_nested.__get__(tensor)
-        contiguous = strided and TENSOR.is_contiguous(tensor)
-        inside = self._inside
         if self._only_passes(name, tensor, site, same_as):
             return
-        site = site if inside is None else inside.caller
-        step = Step(
-            name=name,
-            dims=None,
-            shape=shape,
-            dtype=_name_of(TENSOR.dtype.__get__(tensor)),
-            how=how,
-            bytes=TENSOR.numel(tensor) * TENSOR.element_size(tensor),
-            flops=spent.flops,
-            contiguous=contiguous,
-            strides=tuple(TENSOR.stride(tensor)) if strided and not contiguous else None,
-            view_of=view_of,
-            same_as=same_as,
-            fresh_bytes=0 if inside is not None else spent.fresh_bytes,
-            line=site.line,
-            file=None if site.file == self.target[0] else site.file,
-            depth=depth,
-            inside=None if inside is None else inside.name,
-            is_computed_beside=inside is not None,
-        )
+        inside = self._inside
+        step = self._step(name, site if inside is None else inside.caller, how, spent, depth)
+        step.shape = shape_of(tensor)
+        step.dtype = _name_of(TENSOR.dtype.__get__(tensor))
+        step.bytes = TENSOR.numel(tensor) * TENSOR.element_size(tensor)
+        step.view_of, step.same_as = view_of, same_as
+        strided = storage_of(tensor) is not None and not TENSOR.is_nested.__get__(tensor)
+        step.contiguous = strided and TENSOR.is_contiguous(tensor)
+        step.strides = tuple(TENSOR.stride(tensor)) if strided and not step.contiguous else None
+        if inside is not None:
+            step.inside, step.is_computed_beside, step.fresh_bytes = inside.name, True, 0
         self.steps.append(step)
         self._learn("row", step, tensor)
         is_new = same_as is None and view_of is None
-        may_be_index = not TENSOR.is_floating_point(tensor)
-        if self.stats or self.keep or (self.watch is not None and (is_new or may_be_index)):
-            self._read(tensor, step)
+        self._read(tensor, step, is_new=is_new or not TENSOR.is_floating_point(tensor))
 
     def _only_passes(
         self, name: str, tensor: torch.Tensor, site: RecordingSite, same_as: str | None
@@ -610,18 +584,23 @@ class Recorder(UncompiledMode):
         is_same = same_as is not None and not is_argument and not PASSED_OUT.fullmatch(name)
         return is_torchs and (is_same or issubclass(type(tensor), torch.nn.Parameter))
 
-    def _read(self, tensor: torch.Tensor, step: Step) -> None:
-        """Compute the statistics of a tensor, keep it, and show it to the watch."""
-        if not is_ordinary(tensor):
+    def _read(self, tensor: torch.Tensor, step: Step, *, is_new: bool = True) -> None:
+        """Compute the statistics of a tensor, keep it, and show it to the watch, as far as wanted.
+
+        Args:
+            is_new: whether the watch may not have seen its values; those of indices are looked at again.
+        """
+        stats, keep = self.wanted.stats, self.wanted.keep
+        if not (stats or keep or (self.watch is not None and is_new)) or not is_ordinary(tensor):
             return
         self._quiet = True
         try:
             with unseen():
                 is_plain = type(tensor) is torch.Tensor
                 plain = tensor if is_plain else TENSOR.as_subclass(tensor, torch.Tensor)
-                if self.stats and _has_numbers(plain):
+                if stats and _has_numbers(plain):
                     step.stats = stats_of(*from_tensor(plain.detach().clone()))
-                if self.keep is True or (self.keep and step.name in self.keep):
+                if self.wanted.keeps(step.name):
                     step.tensor = plain.detach()
                 if self.watch is not None:
                     self.watch.row(step, tensor)
@@ -637,10 +616,10 @@ class Recorder(UncompiledMode):
         Only weak references are held, so tracing does not extend the life of tensors. (A weak
         reference to a storage prevents its address from being reused.)
         """
-        known = self._tensors.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1], None
-        self._tensors[id(tensor)] = (weakref.ref(tensor), name)
+        known = self._names.get(tensor)
+        if known is not None:
+            return known, None
+        self._names[tensor] = name
         memory = storage_of(tensor)
         if memory is None:
             return None, None
@@ -653,12 +632,9 @@ class Recorder(UncompiledMode):
         kept = [step for step in self.steps if step.tensor is not None]
         if not kept:
             return
-        by_name = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
-        overwritten = [
-            by_name.get(argument.name)
-            for argument in func._schema.arguments
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
+        arguments = func._schema.arguments
+        by_name = {**dict(zip((a.name for a in arguments), args, strict=False)), **kwargs}
+        overwritten = [by_name.get(a.name) for a in arguments if a.alias_info and a.alias_info.is_write]
         written = {storage._cdata for storage in storages_in(overwritten)}
         self._quiet = True
         try:
@@ -698,9 +674,9 @@ def _has_numbers(tensor: torch.Tensor) -> bool:
     return known and not tensor.is_complex() and not tensor.is_neg() and has_values(tensor)
 
 
-def _lacks_sizes(tree: Any) -> bool:
-    """Check whether lists, tuples and dicts contain a tensor that is nested or has symbolic sizes."""
-    return _has_tensor(tree, lambda each: TENSOR.is_nested.__get__(each) or sizes_of(each) is None)
+def _lacks_sizes(tensor: torch.Tensor) -> bool:
+    """Check whether a tensor is nested or has symbolic sizes."""
+    return TENSOR.is_nested.__get__(tensor) or sizes_of(tensor) is None
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -114,19 +114,12 @@ class Symbols:
         names: frozenset[str] | None = None,
     ) -> Names:
         """Return all names, or some, with their values in some runs."""
-        some = frozenset(self.sizes) if names is None else names
-        if (runs, some, within) not in self._of_runs:
-            self._of_runs[runs, some, within] = Names(
-                {
-                    name: tuple(each[i] for i in runs)
-                    for name, each in self.sizes.items()
-                    if name in some
-                },
-                self.unsure,
-                self.tied,
-                within,
-            )
-        return self._of_runs[runs, some, within]
+        key = runs, frozenset(self.sizes) if names is None else names, within
+        if key not in self._of_runs:
+            some = {name: each for name, each in self.sizes.items() if name in key[1]}
+            sizes = {name: tuple(each[i] for i in runs) for name, each in some.items()}
+            self._of_runs[key] = Names(sizes, self.unsure, self.tied, within)
+        return self._of_runs[key]
 
 
 class Names:
@@ -146,17 +139,13 @@ class Names:
             if len(set(each)) > 1 and (within is None or name in within or name not in tied)
         }
         fixed = {each[0]: name for name, each in sizes.items() if len(set(each)) == 1 and each[0] > 3}
-        self._small = [size for size, name in fixed.items() if name in unsure and size < LARGE]
+        small = [size for size, name in fixed.items() if name in unsure and size < LARGE]
+        #: unchanged sizes that may name an axis: not a constant's, nor one of several small ones
         self.fixed = {
             size: name
             for size, name in fixed.items()
-            if self._is_sure(name) and (within is None or name in within)
+            if (len(small) < 2 or size not in small) and (within is None or name in within)
         }
-
-    def _is_sure(self, name: str) -> bool:
-        """Whether an unchanged size may name an axis: not a constant's, or one of several small ones."""
-        size = self.sizes[name][0]
-        return size > 3 and (len(self._small) < 2 or size not in self._small)
 
     @property
     def _only_two_runs(self) -> bool:
@@ -327,8 +316,11 @@ class AxisOrigins:
         self.values = {name: observed.values_of(name) for name in names}
         quotients = ((name, parse_expression(name)) for name in names if not name.isidentifier())
         for name, expression in (*equations, *quotients):
-            value = expression and _in_symbols(expression, self.values)
-            if value is not None and name in self.values:
+            known = {
+                word: self.values.get(word, ()) for word in (expression.words if expression else ())
+            }
+            if expression and name in self.values and all(len(each) == 1 for each in known.values()):
+                value = expression.of({word: next(iter(each)) for word, each in known.items()})
                 self.values[name].add(observed.flow.resolved(value))
 
     def of_step(self, step: Step) -> tuple[AxisOrigin, ...]:
@@ -368,15 +360,6 @@ class AxisOrigins:
         return str(size.of({word: of_word(name) for word, name in names.items() if name}))
 
 
-def _in_symbols(
-    expression: Expression, values: Mapping[str, Collection[Expression]]
-) -> Expression | None:
-    """Return an expression of names in terms of what they are; None if one is unknown or unclear."""
-    if any(len(values.get(name, ())) != 1 for name in expression.words):
-        return None
-    return expression.of({name: next(iter(values[name])) for name in expression.words})
-
-
 # From call to call.
 
 StepKey = tuple[str | None, int | None, str, int]
@@ -399,13 +382,13 @@ def name_by_changes(calls: Sequence[Sequence[Step]]) -> None:
     ]
     names: dict[tuple[int, ...], set[str]] = {}  # of the arguments' axes
     for steps in rows:
-        if _is_argument(steps[0]):
+        if steps[0].is_input:
             for sizes, words in _axes(steps):
                 names.setdefault(sizes, set()).update(words)
     for steps in rows:
         for axis, (sizes, words) in enumerate(_axes(steps)):
             known = names.get(sizes, set())
-            unnamed = all(word.isdigit() for word in words) and not _is_argument(steps[0])
+            unnamed = all(word.isdigit() for word in words) and not steps[0].is_input
             if len(set(sizes)) > 1 and unnamed and len(known) == 1 and not next(iter(known)).isdigit():
                 for step in steps:
                     dims = [*(step.dims or ())]
@@ -419,11 +402,6 @@ def _keys(steps: Sequence[Step]) -> Iterator[StepKey]:
         place = step.file, step.line, step.name
         counts[place] += 1
         yield *place, counts[place]
-
-
-def _is_argument(step: Step) -> bool:
-    """Check whether a step is an argument of the call."""
-    return step.how == "input" and step.depth == 0
 
 
 def _axes(steps: Sequence[Step]) -> Iterator[tuple[tuple[int, ...], set[str]]]:

@@ -43,11 +43,8 @@ def failure_of(
     Returns:
         None if no frame of these files is in its traceback.
     """
-    frames = [
-        tb
-        for tb in _tracebacks(stored_in(exception, "__traceback__"))
-        if tb.tb_frame.f_code.co_filename in files
-    ]
+    tracebacks = _tracebacks(stored_in(exception, "__traceback__"))
+    frames = [tb for tb in tracebacks if tb.tb_frame.f_code.co_filename in files]
     if not frames:
         return None
     last = frames[-1]
@@ -264,10 +261,15 @@ def _compare(failure: Failure, node: ast.expr | ast.AugAssign, frame: FrameType)
             return
     shapes = [part.shape for part in failure.parts]
     computes = isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare)
-    if isinstance(getattr(node, "op", None), ast.MatMult) or name in PRODUCTS_IN_SOURCE:
+    is_product = isinstance(getattr(node, "op", None), ast.MatMult) or name in PRODUCTS_IN_SOURCE
+    if is_product or name in ("einsum", "linear"):
         failure.kind = "contraction"
-        if len(shapes) >= 2:
+        if name == "einsum":
+            _compare_einsum(failure, node)
+        elif len(shapes) >= 2 and is_product:
             _compare_product(failure, shapes[-2], shapes[-1], len(shapes) - 2)
+        elif len(shapes) >= 2:
+            _expect_equal(failure, (0, -1), (1, -1))
     elif computes or name.rstrip("_") in BROADCASTS:
         failure.kind = "broadcast"
         _compare_broadcast(failure, shapes)
@@ -276,13 +278,6 @@ def _compare(failure: Failure, node: ast.expr | ast.AugAssign, frame: FrameType)
     elif name in JOINS:
         failure.kind = "join"
         _compare_joined(failure, shapes)
-    elif name == "einsum":
-        failure.kind = "contraction"
-        _compare_einsum(failure, node)
-    elif name == "linear":
-        failure.kind = "contraction"
-        if len(shapes) >= 2:
-            _expect_equal(failure, (0, -1), (1, -1))
     elif name == "scaled_dot_product_attention":
         _compare_attention(failure, shapes)
 
@@ -304,19 +299,18 @@ def _compare_product(failure: Failure, left: Shape, right: Shape, first: int) ->
         return
     row = max(len(right) - 2, 0)
     _expect_equal(failure, (first, len(left) - 1), (first + 1, row))
-    if failure.axes:
-        return
-    for i in range(3, min(len(left), len(right)) + 1):
-        if left[-i] != right[-i] and 1 not in (left[-i], right[-i]):
+    if not failure.axes:
+        _compare_broadcast(failure, [left, right], after=2)
+        if failure.axes:
             failure.kind = "broadcast"
-            failure.axes = [(first, len(left) - i), (first + 1, len(right) - i)]
-            return
+            failure.axes = [(first + part, axis) for part, axis in failure.axes]
 
 
-def _compare_broadcast(failure: Failure, shapes: list[Shape]) -> None:
+def _compare_broadcast(failure: Failure, shapes: list[Shape], after: int = 0) -> None:
+    """Compare the axes of each two shapes, without some at their ends."""
     for i, left in enumerate(shapes):
         for j, right in enumerate(shapes[:i]):
-            for back in range(1, min(len(left), len(right)) + 1):
+            for back in range(after + 1, min(len(left), len(right)) + 1):
                 if left[-back] != right[-back] and 1 not in (left[-back], right[-back]):
                     failure.axes = [(j, len(right) - back), (i, len(left) - back)]
                     return
@@ -341,22 +335,17 @@ def _compare_attention(failure: Failure, shapes: list[Shape]) -> None:
     _expect_equal(failure, (0, -1), (1, -1))
     if not failure.axes:
         _expect_equal(failure, (1, -2), (2, -2))
-    if not failure.axes:
-        failure.kind = "broadcast"
-        scores = (*shapes[0][:-1], shapes[1][-2])
-        ahead = [shape[:-2] for shape in shapes[:3]]
-        _compare_broadcast(failure, ahead)
-        if not failure.axes and len(shapes) == 4:
-            mask, back = shapes[3], len(shapes[3])
-            for axis, (a, b) in enumerate(zip(scores[-back:], mask, strict=False)):
-                if a != b and 1 not in (a, b):
-                    owner = (
-                        (1, len(shapes[1]) - 2)
-                        if axis == back - 1
-                        else (0, len(shapes[0]) - back + axis)
-                    )
-                    failure.axes = [owner, (3, axis)]
-                    return
+    if failure.axes:
+        return
+    failure.kind = "broadcast"
+    _compare_broadcast(failure, [shape[:-2] for shape in shapes[:3]])
+    if not failure.axes and len(shapes) == 4:
+        scores, mask, back = (*shapes[0][:-1], shapes[1][-2]), shapes[3], len(shapes[3])
+        for axis, (a, b) in enumerate(zip(scores[-back:], mask, strict=False)):
+            if a != b and 1 not in (a, b):
+                of_keys, of_queries = (1, len(shapes[1]) - 2), (0, len(shapes[0]) - back + axis)
+                failure.axes = [of_keys if axis == back - 1 else of_queries, (3, axis)]
+                return
 
 
 def _compare_einsum(failure: Failure, node: ast.expr | ast.AugAssign) -> None:
@@ -379,12 +368,11 @@ def _compare_einsum(failure: Failure, node: ast.expr | ast.AugAssign) -> None:
 
 def _expect_equal(failure: Failure, one: tuple[int, int], other: tuple[int, int]) -> None:
     """Compare the sizes of two parts' axes, whose indices may be negative."""
-    first, second = (
-        (part, axis % max(len(failure.parts[part].shape), 1)) for part, axis in (one, other)
-    )
-    sizes = [failure.parts[part].shape[axis] for part, axis in (first, second)]
-    if sizes[0] != sizes[1]:
-        failure.axes = [first, second]
+    shapes = [failure.parts[part].shape for part, _ in (one, other)]
+    if shapes[0][one[1]] != shapes[1][other[1]]:
+        failure.axes = [
+            (part, axis % len(shape)) for (part, axis), shape in zip((one, other), shapes, strict=True)
+        ]
 
 
 def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
@@ -393,13 +381,12 @@ def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
     if not failure.axes:
         return None
     (one, axis), (other, other_axis) = failure.axes
-    first, second = (_axis_in_words(operands[one], axis), _axis_in_words(operands[other], other_axis))
-    why = {
-        "contraction": "the product contracts over them",
-        "join": "only the concatenated axis may differ",
-    }
-    because = why.get(failure.kind, "to broadcast, they must be equal, or one of them must be 1")
-    return f"{first} and {second} disagree: {because}"
+    first, second = _axis_in_words(operands[one], axis), _axis_in_words(operands[other], other_axis)
+    why = "to broadcast, they must be equal, or one of them must be 1"
+    if failure.kind in ("contraction", "join"):
+        joins = failure.kind == "join"
+        why = "only the concatenated axis may differ" if joins else "the product contracts over them"
+    return f"{first} and {second} disagree: {why}"
 
 
 def _view_in_words(source: Operand, error: str) -> str | None:

@@ -160,17 +160,21 @@ class OpenedCall:
     def in_words(self) -> str:
         """Describe the call: the shapes of Q, K, V and the mask, and the scale."""
         given = self.arguments
+        tensors = {letter: given.get(name) for letter, name in _LETTERS.items()}
         parts = [
-            f"{letter} {shape_text(tuple(given[name].shape))}"
-            for letter, name in (("Q", "query"), ("K", "key"), ("V", "value"), ("mask", "attn_mask"))
-            if given.get(name) is not None
+            f"{letter} {shape_text(tuple(each.shape))}"
+            for letter, each in tensors.items()
+            if each is not None
         ]
         parts += ["causal"] if given.get("is_causal") else []
         scale = given.get("scale")
-        d = given["query"].shape[-1]
-        parts.append(f"scale {f'1/√{d}' if scale is None else number_text(float(scale))}")
+        usual = f"1/√{given['query'].shape[-1]}"
+        parts.append(f"scale {usual if scale is None else number_text(float(scale))}")
         parts += [f"dropout {self.dropout:g}"] if self.dropout else []
         return ", ".join(parts)
+
+
+_LETTERS = {"Q": "query", "K": "key", "V": "value", "mask": "attn_mask"}
 
 
 def has_autocast(call: WholeCall) -> bool:
@@ -223,22 +227,10 @@ def _native_multi_head_attention(
     of_pairs = None if mask is None or mask_type == 1 else mask
     if of_pairs is not None and mask_type == 2:
         of_pairs = of_pairs.flatten(0, 1)
-    return forward(
-        *(each.transpose(0, 1) for each in (query, key, value)),
-        embed_dim,
-        num_head,
-        qkv_weight,
-        qkv_bias,
-        None,
-        None,
-        False,
-        0.0,
-        proj_weight,
-        proj_bias,
-        training=False,
-        key_padding_mask=mask if mask_type == 1 else None,
-        attn_mask=of_pairs,
-    )
+    inputs = (each.transpose(0, 1) for each in (query, key, value))
+    weights = (qkv_weight, qkv_bias, None, None, False, 0.0, proj_weight, proj_bias)
+    masks = {"key_padding_mask": mask if mask_type == 1 else None, "attn_mask": of_pairs}
+    return forward(*inputs, embed_dim, num_head, *weights, training=False, **masks)
 
 
 def _transformer_encoder_layer_fwd(

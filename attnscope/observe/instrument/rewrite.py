@@ -233,10 +233,9 @@ class _Rewriter(ast.NodeTransformer):
     # evaluated before it ends: what it binds is recorded by a statement that follows it.
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign | list[ast.stmt]:
-        bind = (
-            [self._bind(target, node.value) for target in node.targets] if _suspends(node.value) else []
-        )
-        targets = tuple(self._target(target) for target in node.targets)
+        suspending = node.targets if _suspends(node.value) else []
+        bind = [self._bind(target, node.value) for target in suspending]
+        targets = tuple(map(self._target, node.targets))
         node.targets = [self.visit(target) for target in node.targets]
         if bind:
             node.value = self.visit(node.value)

@@ -67,7 +67,9 @@ class Session:
         self.line = self.function.__code__.co_firstlineno
         overriding = _files_of_heirs(owner or _class_of(target), self.function)
         self.files = list(dict.fromkeys([self.file, *overriding, *_files_of(follow)]))
-        live = self._live_objects()
+        torch = sys.modules.get("torch")
+        modules = FunctionType if torch is None else torch.nn.Module
+        live = live_objects(self.files, [self.function.__globals__], modules)
         compiled = set() if uncompiled else compiled_functions(live)
         self.compiled = not uncompiled and (self.function in compiled or is_compiled(target))
         self.compiled_codes: set[CodeType] = set()  # with recording calls, which do nothing there
@@ -115,12 +117,6 @@ class Session:
             integration = sys.modules.get("transformers.integrations.flex_attention")
             namespaces += [vars(integration)] if integration is not None else []
         return module.flex_attention in compiled_functions(reachable(self.files, namespaces))
-
-    def _live_objects(self) -> list[Any]:
-        """Return the functions of the program, and its `nn.Module`s."""
-        torch = sys.modules.get("torch")
-        base = FunctionType if torch is None else torch.nn.Module
-        return live_objects(self.files, [self.function.__globals__], base)
 
     @contextmanager
     def recording(self, **options: Any) -> Iterator[Recorder]:
@@ -204,20 +200,17 @@ def _check_runs_at_once(function: FunctionType) -> None:
     """Raise a SourceError if a function is a lambda, or returns before its code has run."""
     flags, name = function.__code__.co_flags, function.__qualname__
     if function.__name__ == "<lambda>":
-        raise SourceError(
-            "cannot trace a lambda: it assigns no names, so there is nothing to record.",
-            hint="write it as a function with def, or trace the function that calls it",
-        )
-    if flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
-        raise SourceError(
-            f"cannot trace {name}: it is a generator, whose code runs while another function iterates.",
-            hint="trace the function that iterates over it; the generator's tensors are recorded there",
-        )
-    if flags & CO_COROUTINE:
-        raise SourceError(
-            f"cannot trace {name}: it is a coroutine, whose code runs when another function awaits it.",
-            hint="trace a function that runs it with asyncio.run",
-        )
+        why = "a lambda: it assigns no names, so there is nothing to record"
+        hint = "write it as a function with def, or trace the function that calls it"
+    elif flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
+        why = f"{name}: it is a generator, whose code runs while another function iterates"
+        hint = "trace the function that iterates over it; the generator's tensors are recorded there"
+    elif flags & CO_COROUTINE:
+        why = f"{name}: it is a coroutine, whose code runs when another function awaits it"
+        hint = "trace a function that runs it with asyncio.run"
+    else:
+        return
+    raise SourceError(f"cannot trace {why}.", hint=hint)
 
 
 def _class_of(target: Any) -> type:

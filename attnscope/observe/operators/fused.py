@@ -23,22 +23,18 @@ def add_fused(anatomy: Anatomy, call: TorchCall) -> None:
     and https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html
     """
     anatomy.fused = call
-    values = {name: call.argument(i, name) for i, name in enumerate(("query", "key", "value"))}
     out = call.outputs[0]
     lead = out.tensor.shape[:-2]
     groups = bool(call.kwargs.get("enable_gqa")) or call.name == FLEX  # which has checked the heads
-    for role, (name, n, d) in zip(
-        ("Q", "K", "V"),
-        (("query", "n_Q", "d_head"), ("key", "n_K", "d_head"), ("value", "n_K", "d_V")),
-        strict=True,
-    ):
-        value: Value = values[name]
+    arguments = (("Q", "query", "n_Q d_head"), ("K", "key", "n_K d_head"), ("V", "value", "n_K d_V"))
+    for place, (role, name, axes) in enumerate(arguments):
+        value: Value = call.argument(place, name)
         elements = value.flat_indices
         if groups and role != "Q":
             elements = elements.repeat_interleave(lead[-1] // elements.shape[-3], -3)
         elements = elements.expand(*lead, *elements.shape[-2:]).flatten(0, -3)
         elements = elements if elements.ndim == 3 else elements[None]
-        anatomy.add(Role.arranged(role, value, elements, ("lead", n, d)))
+        anatomy.add(Role.arranged(role, value, elements, ("lead", *axes.split())))
     Q, K, V = (anatomy.roles[name].tensor for name in ("Q", "K", "V"))
     for name, tensor in inside(call, Q, K, V, {}).items():
         if name != "x_raw":  # the kernel returns it

@@ -44,18 +44,13 @@ class Product:
         yield self
         for each in self.first.axes:
             if each in self.lead and each not in self.second.axes:
-                lead = "".join(
-                    axis for axis in self.out if axis in self.lead + self.rows and axis != each
-                )
-                yield replace(self, lead=lead, rows=each)
+                lead = [axis for axis in self.out if axis in self.lead + self.rows and axis != each]
+                yield replace(self, lead="".join(lead), rows=each)
 
     def arranged(self, operand: ProductOperand, tensor: torch.Tensor, axes: str) -> torch.Tensor:
         """Return an operand as `lead n width`, repeated over the lead axes that it does not have."""
-        missing = [each for each in self.lead if each not in operand.axes]
-        letters = operand.axes
-        for each in missing:
-            tensor = tensor.unsqueeze(0).expand(self.sizes[each], *tensor.shape)
-            letters = each + letters
+        missing = "".join(each for each in self.lead if each not in operand.axes)
+        letters = missing + operand.axes
         tensor = tensor.expand(*(self.sizes[each] for each in letters))  # axes of size 1 repeat
         width = "".join(each for each in self.width if each in letters)
         tensor = torch.einsum(f"{letters}->{self.lead}{axes}{width}", tensor)
@@ -100,9 +95,11 @@ def product_of(call: TorchCall) -> Product | None:
             return None
         rows = "abcdefgh"[: first.tensor.ndim - 1]
         return _product(call, first, second, f"{rows}w", "jw", f"{rows}j")
-    if call.name == "einsum":
-        return _einsum(call)
-    return None
+    axes = _einsum_axes(call) if call.name == "einsum" and len(call.parents) == 2 else None
+    if axes is None:
+        return None
+    (first, second), (left, right, out) = call.parents, axes
+    return _product(call, first, second, left, right, out)
 
 
 def contracts(call: TorchCall) -> bool:
@@ -121,16 +118,9 @@ def _matrix_product(call: TorchCall) -> Product | None:
     first, second = values[-2:] if len(values) >= 2 else (None, None)
     if first is None or second is None or min(first.tensor.ndim, second.tensor.ndim) < 2:
         return None
-    out = call.outputs[0].tensor
-    lead = "abcdefgh"[: out.ndim - 2]
-    return _product(
-        call,
-        first,
-        second,
-        f"{lead[len(lead) - first.tensor.ndim + 2 :]}iw",
-        f"{lead[len(lead) - second.tensor.ndim + 2 :]}wj",
-        f"{lead}ij",
-    )
+    lead = "abcdefgh"[: call.outputs[0].tensor.ndim - 2]
+    left, right = (lead[len(lead) - each.tensor.ndim + 2 :] for each in (first, second))
+    return _product(call, first, second, f"{left}iw", f"{right}wj", f"{lead}ij")
 
 
 def scaled_product_of(call: TorchCall) -> tuple[Product, ProductOperand] | None:
@@ -142,22 +132,12 @@ def scaled_product_of(call: TorchCall) -> tuple[Product, ProductOperand] | None:
         return None
     *operands, out = _einsum_axes(call) or ("",)
     for i, letters in enumerate(operands):
-        (first, left), (second, right) = (
-            (call.parents[j], operands[j]) for j in range(len(operands)) if j != i
-        )
+        others = [j for j in range(len(operands)) if j != i]
+        (first, left), (second, right) = ((call.parents[j], operands[j]) for j in others)
         if set(letters) <= set(out) & {*left, *right} and len(letters) < min(len(left), len(right)):
             product = _product(call, first, second, left, right, out)
             return None if product is None else (product, ProductOperand(call.parents[i], letters))
     return None
-
-
-def _einsum(call: TorchCall) -> Product | None:
-    """Return the product that an einsum of two tensors computes."""
-    axes = _einsum_axes(call)
-    if axes is None or len(call.parents) != 2:
-        return None
-    (first, second), (left, right, out) = call.parents, axes
-    return _product(call, first, second, left, right, out)
 
 
 def _einsum_axes(call: TorchCall) -> list[str] | None:
@@ -170,10 +150,8 @@ def _einsum_axes(call: TorchCall) -> list[str] | None:
     if not out or len(operands) != len(call.parents):
         return None
     free = [each for each in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if each not in equation]
-    counts = [
-        each.tensor.ndim - len(axes.replace("...", ""))
-        for each, axes in zip(call.parents, operands, strict=True)
-    ]
+    pairs = zip(call.parents, operands, strict=True)
+    counts = [each.tensor.ndim - len(axes.replace("...", "")) for each, axes in pairs]
 
     def without_dots(axes: str, n: int) -> str:
         return axes.replace("...", "".join(free[:8][-n:]) if n else "")
@@ -196,10 +174,13 @@ def _product(
     for letters, tensor in ((left, first.tensor), (right, second.tensor)):
         for letter, size in zip(letters, tensor.shape, strict=True):
             sizes[letter] = max(size, sizes.get(letter, 1))
-    lead = "".join(each for each in out if each in left and each in right)
-    rows = "".join(each for each in out if each in left and each not in right)
-    columns = "".join(each for each in out if each in right and each not in left)
-    width = "".join(each for each in left if each in right and each not in out)
+
+    def letters_in(of: str, *others: str, without: str = "") -> str:
+        return "".join(each for each in of if all(each in o for o in others) and each not in without)
+
+    lead = letters_in(out, left, right)
+    rows, columns = letters_in(out, left, without=right), letters_in(out, right, without=left)
+    width = letters_in(left, right, without=out)
     if not width or {*left, *right} - {*out, *width}:
         return None
     if call.name == "einsum":

@@ -248,9 +248,8 @@ def _output_projection(
     for call in tape.calls:
         merged = next((each for each in call.parents if each in places), None)
         weight = _weight_of(call) if merged is not None else None
-        if merged is None or weight is None:
-            continue
-        if found is None or found[0] in calls_before(merged):
+        is_next = merged is not None and (found is None or found[0] in calls_before(merged))
+        if merged is not None and weight is not None and is_next:
             found = call, merged, weight
     return found
 

@@ -148,10 +148,8 @@ class Inferred:
         """
         first = shapes[0] or ()
         missing = (None,) * len(first)
-        comparable = [
-            each if each is not None and len(each) == len(first) else missing for each in shapes
-        ]
-        several = (None,) * len(first) if origins is None else origins
+        comparable = [each if each and len(each) == len(first) else missing for each in shapes]
+        several = missing if origins is None else origins
         return tuple(map(self._explain_size, zip(*comparable, strict=True), several))
 
     def _explain_size(self, sizes: Sequence[int | None], origin: AxisOrigin | None) -> str:
@@ -159,25 +157,17 @@ class Inferred:
         name = self.symbols.explain(sizes, origin)
         if name.isidentifier():
             return name
-        alone = self.symbols.explain(sizes[: len(self.runs) - len(self.refusals)], origin)
-        if name.isdigit():
-            return name if self._is_contradicted(alone, sizes) else alone
-        return alone if alone.isidentifier() else name
-
-    def _is_contradicted(self, name: str, sizes: Sequence[int | None]) -> bool:
-        """Check whether a size is far from what its name says in a run that failed later.
-
-        It may be less than that by up to a half where the code rounds, as in `n // m * m`.
-        """
-        expression = parse_expression(name)
-        for run in range(len(self.runs) - len(self.refusals), len(self.runs)):
-            size = sizes[run]
-            if expression is None or not size:
-                continue
-            value = expression.size({word: each[run] for word, each in self.symbols.sizes.items()})
-            if not size / 2 < value < size * 2:
-                return True
-        return False
+        n_whole = len(self.runs) - len(self.refusals)
+        alone = self.symbols.explain(sizes[:n_whole], origin)
+        if not name.isdigit():
+            return alone if alone.isidentifier() else name
+        expression = parse_expression(alone)
+        for run, size in enumerate(sizes[n_whole:], start=n_whole):
+            if expression is not None and size:
+                value = expression.size({word: each[run] for word, each in self.symbols.sizes.items()})
+                if not size / 2 < value < size * 2:  # the code may round, as in `n // m * m`
+                    return name
+        return alone
 
     def amounts(self, key: tuple) -> list[float | None]:
         """Return an amount in each run; None for a run without it."""
@@ -220,9 +210,11 @@ def infer(
             found = {_key(step) for step in run.steps} - _degenerate(run, base)
             reached = len(list(takewhile(found.__contains__, base_keys)))
             if reached < len(base_keys) or (run.error is not None and base.error is None):
-                line = run.failure.line if run.failure else _last_line(run.error)
+                failure, error = run.failure, run.error
+                stack = traceback.walk_tb(error.__traceback__ if error is not None else None)
+                line = failure.line if failure else [0, *(line for _, line in stack)][-1]
                 by_code = is_a(run.error, Exception) and not issubclass(type(run.error), NOT_BY_CODE)
-                names = _names_in(run.failure, sizes) if run.failure else frozenset()
+                names = _names_in(failure, sizes) if failure else frozenset()
                 return Attempt((reached, line), whole=False, rejected=by_code, names=names, run=run)
             runs.append(run)
         columns = {
@@ -264,9 +256,8 @@ def infer(
 def _names_in(failure: Failure, sizes: Mapping[str, int]) -> frozenset[str]:
     """Return the names whose sizes are, or divide, those of the tensors in an expression that failed."""
     axes = {size for part in failure.parts for size in part.shape}
-    return frozenset(
-        name for name, size in sizes.items() if size > 1 and any(axis % size == 0 for axis in axes)
-    )
+    divide = (n for n, size in sizes.items() if size > 1 and any(axis % size == 0 for axis in axes))
+    return frozenset(divide)
 
 
 def conditions(inferred: Inferred) -> list[Condition]:
@@ -404,12 +395,8 @@ def _in_words(
 def _with_dims(inferred: Inferred, part: FailedTensor) -> str:
     """Describe a part with the names of its axes, inferred from runs where equal sizes differ."""
     base = inferred.runs[0]
-    refused = [
-        next((p.shape for p in run.failure.parts if p.place == part.place), None)
-        if run.failure
-        else None
-        for run in inferred.runs
-    ]
+    parts = [run.failure.parts if run.failure else [] for run in inferred.runs]
+    refused = [next((p.shape for p in each if p.place == part.place), None) for each in parts]
     shape = _base_shape(part, base) or part.shape
     dims = inferred.explain([shape, *refused[1:]])
     named = zip(dims, shape, strict=True)
@@ -424,9 +411,7 @@ def _mixes(failure: Failure, runs: Sequence[SizedRun]) -> bool:
     """
     before = _base_shape(failure.parts[0], runs[0]) if failure.parts else None
     after = runs[0].parts.get(failure.place) if failure.place else None
-    if not before or not after:
-        return False
-    if (failure.file, failure.line) in runs[0].shifts:
+    if not before or not after or (failure.file, failure.line) in runs[0].shifts:
         return False
     elsewhere = any(line == (failure.file, failure.line) for run in runs for line, _ in run.views)
     return elsewhere or any(len(a) > 1 and len(b) > 1 for a, b in regroupings(before, after))
@@ -496,8 +481,3 @@ def _shapes_by_key(steps: list[Step]) -> dict[Key, list[Shape]]:
     for step in steps:
         shapes[_key(step)].append(step.shape)
     return shapes
-
-
-def _last_line(error: BaseException | None) -> int:
-    lines = [line for _, line in traceback.walk_tb(error.__traceback__ if error else None)]
-    return lines[-1] if lines else 0

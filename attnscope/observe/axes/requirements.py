@@ -28,9 +28,8 @@ class Requirement:
     @property
     def of(self) -> tuple[str, ...]:
         """The names of the other sizes; a squared one is listed twice."""
-        return self.value.factors or tuple(
-            dict.fromkeys(word for powers, _ in self.value.terms for word, _ in powers)
-        )
+        words = (word for powers, _ in self.value.terms for word, _ in powers)
+        return self.value.factors or tuple(dict.fromkeys(words))
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Check whether sizes fulfil the requirement."""
@@ -106,11 +105,6 @@ def forms_of(name: str, size: int) -> Iterator[Requirement]:
 def next_of_form(form: str, least: int) -> int:
     """Return the least power of two, or square, that is not smaller than a number."""
     return 1 << (least - 1).bit_length() if form == "power of two" else (isqrt(least - 1) + 1) ** 2
-
-
-def sum_with_number(name: str, of: str, times: int, number: int) -> Requirement:
-    """Require a size to be another size, or twice it, plus or minus a number: `2·L-1`."""
-    return Requirement(name, product_of([of], times) + of_number(number))
 
 
 def required_by(
@@ -205,57 +199,42 @@ class SizePlan:
                 if name in late or self.original[other] < self.original[name]
             )
             least = max(smaller, default=0) * (MUCH if name in late else 1) + 1
-            others = [each[name] for each in earlier if each]
-            size = self._size(name, by_name[name], sizes, others, least, used, turn)
+            size, factor = _required_size(by_name[name], sizes, least, turn)
+            if size is None:
+                others = {each[name] for each in earlier if each}
+                taken = used | {each // factor for each in (self.original[name], *others)}  # not again
+                first = (
+                    min(LEAST[turn], self.original[name] + 3 * turn) if factor == 1 else SMALLEST[turn]
+                )
+                first = max(first, SMALLEST[0], -(-least // factor))
+                primes = (n for n in itertools.count(first) if n not in taken and _is_prime(n))
+                skip = turn % 2 if factor == 1 else 0  # or gaps between sizes might be the same again
+                prime = next(itertools.islice(primes, skip, None))
+                used.add(prime)
+                size = factor * prime
             if size < 1:
                 return None
             sizes[name] = size
             waiting.remove(name)
         return {name: sizes[name] for name in self.original}
 
-    def _size(
-        self,
-        name: str,
-        requirements: list[Requirement],
-        sizes: Mapping[str, int],
-        others: list[int],
-        least: int,
-        used: set[int],
-        turn: int,
-    ) -> int:
-        """Return a size that fulfils its requirements; if it is free, one that is not below `least`.
 
-        Args:
-            others: the sizes of this name in earlier turns.
-            least: the least size.
-            used: the primes of the known sizes.
-        """
-        factor, exact = 1, None
-        for each in requirements:
-            value = int(each.value.size(sizes))
-            if each.is_fixed:
-                return value
-            if each.form is not None:
-                exact = next_of_form(each.form, max(least, (turn + 1) * value + 1))
-            elif each.multiple:
-                factor = lcm(factor, value)
-            else:
-                exact = value
-        if exact is not None:
-            return exact
-        original = self.original[name]
-        first = min(LEAST[turn], original + 3 * turn) if factor == 1 else SMALLEST[turn]
-        skip = turn % 2 if factor == 1 else 0  # or gaps between sizes might be the same again
-        same = {size // factor for size in (original, *others)}  # not once again
-        prime = _prime(max(first, SMALLEST[0], -(-least // factor)), used | same, skip)
-        used.add(prime)
-        return factor * prime
-
-
-def _prime(least: int, used: set[int], skip: int) -> int:
-    """Return the least prime from a number on that is not used; after skipping some."""
-    primes = (n for n in itertools.count(least) if n not in used and _is_prime(n))
-    return next(itertools.islice(primes, skip, None))
+def _required_size(
+    requirements: Iterable[Requirement], sizes: Mapping[str, int], least: int, turn: int
+) -> tuple[int | None, int]:
+    """Return the size that requirements determine, None if they determine none; and what divides it."""
+    factor, exact = 1, None
+    for each in requirements:
+        value = int(each.value.size(sizes))
+        if each.is_fixed:
+            return value, 1
+        if each.form is not None:
+            exact = next_of_form(each.form, max(least, (turn + 1) * value + 1))
+        elif each.multiple:
+            factor = lcm(factor, value)
+        else:
+            exact = value
+    return exact, factor
 
 
 @cache

@@ -24,7 +24,6 @@ from attnscope.observe.axes.requirements import (
     multiple_of,
     product_is,
     sum_is,
-    sum_with_number,
 )
 
 PATIENCE = 150
@@ -194,17 +193,10 @@ class Search:
         even_sizes = tuple(self._even_sizes(plain))
         even_splits = tuple(map(self._even_split, splits))
         wholes = tuple({each.name: each for each in likely if self._is_whole(each)}.values())
-        for added in dict.fromkeys(
-            [
-                into_heads,
-                splits,
-                (*splits, *even_sizes),
-                even_splits,
-                (*splits, *wholes, *even_sizes),
-                even_sizes,  # sizes that divide each other by chance become large as splits
-                (),
-            ]
-        ):
+        with_even, with_wholes = (*splits, *even_sizes), (*splits, *wholes, *even_sizes)
+        # Even sizes alone: sizes that divide each other by chance become large as splits.
+        variants = (into_heads, splits, with_even, even_splits, with_wholes, even_sizes, ())
+        for added in dict.fromkeys(variants):
             yield plain.adding(*added)
 
     def _even_sizes(self, plan: SizePlan) -> Iterator[Requirement]:
@@ -238,24 +230,21 @@ class Search:
         even_sizes = [each for each in plan.requirements[kept:] if each in set(self._even_sizes(plan))]
         if len(even_sizes) > 1:
             plan = self._without(plan, *even_sizes)
+
+        def strictness(each: Requirement) -> tuple[bool, int]:
+            """Return a key: larger for stricter requirements, and for multiples of larger sizes."""
+            return each.decides, prod(self.original[other] for other in each.of)
+
+        weaken = (self._without_number, self._without_equality, self._loosened, self._without_others)
         before: SizePlan | None = None
         while plan != before:  # one may be needed only as long as another is there
             before = plan
-            for each in sorted(plan.requirements[kept:], key=self._strictness, reverse=True):
+            for each in sorted(plan.requirements[kept:], key=strictness, reverse=True):
                 plan = self._without(plan, each)
-            for change in (
-                self._without_number,
-                self._without_equality,
-                self._loosened,
-                self._without_others,
-            ):
+            for change in weaken:
                 for each in plan.requirements[kept:]:
                     plan = change(plan, each)
         return plan
-
-    def _strictness(self, requirement: Requirement) -> tuple[bool, int]:
-        """Return a key that is larger for stricter requirements, and for multiples of larger sizes."""
-        return requirement.decides, prod(self.original[each] for each in requirement.of)
 
     def _without(self, plan: SizePlan, *left_out: Requirement) -> SizePlan:
         """Remove requirements if the code runs as well without them."""
@@ -445,13 +434,11 @@ class Search:
     def _try_sizes(self, turns: list[dict[str, int] | None]) -> Attempt | None:
         all_sizes = [sizes for sizes in turns if sizes is not None]
         key = tuple(sizes[name] for sizes in all_sizes for name in self.original)
-        if len(all_sizes) < len(turns) or (
-            key not in self._tried and len(self._tried) >= self._patience
-        ):
+        if len(all_sizes) < len(turns):
             return None
-        if key not in self._tried:
+        if key not in self._tried and len(self._tried) < self._patience:
             self._tried[key] = self.attempt(all_sizes)
-        return self._tried[key]
+        return self._tried.get(key)
 
     def _step(self, plan: SizePlan, best: Attempt, unlikely: bool) -> tuple[SizePlan, Attempt] | None:
         """Return the first change of the plan with which the code gets further."""
@@ -478,9 +465,8 @@ class Search:
         yield from map(plan.adding, (each for each in even_sizes if each.name in seen))
         yield from map(plan.adding, (each for each in near if each not in plain))
         yield from map(plan.adding, (each for each in singles if each not in near))
-        equal = [
-            pair for pair in combinations(self.original, 2) if len({self.original[n] for n in pair}) == 1
-        ]
+        size_of = self.original
+        equal = [pair for pair in combinations(size_of, 2) if size_of[pair[0]] == size_of[pair[1]]]
         for name in dict.fromkeys(name for pair in equal for name in pair):
             yield replace(plan, largest=(*plan.largest, name))
         for one, other in combinations(splits, 2):
@@ -499,11 +485,8 @@ class Search:
         bound = {each.name for each in plan.requirements}
         loose = [name for name in self.original if name not in bound]
         for name in loose:  # multiples of all original sizes
-            kept = fixed(name, self.original[name])
-            others = [
-                multiple_of(n, self.original[n]) for n in loose if n != name and self.original[n] > 1
-            ]
-            yield plan.adding(kept, *others)
+            others = [multiple_of(n, size_of[n]) for n in loose if n != name and size_of[n] > 1]
+            yield plan.adding(fixed(name, size_of[name]), *others)
 
     def _candidates(self, plan: SizePlan) -> Iterator[Requirement]:
         """Yield requirements that hold for the original sizes and are plausible; likely ones first."""
@@ -557,14 +540,18 @@ class Search:
 
     def _sums(self, names: list[str]) -> Iterator[Requirement]:
         """Yield requirements that sizes are sums of others, or of others and a number."""
-        for name in names:  # as many tokens as patches, and one for the class
-            for pair in combinations([other for other in self.original if other != name], 2):
-                if prod(self.original[each] for each in pair) + 1 == self.original[name]:
-                    yield Requirement(name, product_of(pair) + of_number(1))
-        for name in names:
-            for pair in combinations([other for other in self.original if other != name], 2):
-                if sum(self.original[each] for each in pair) == self.original[name]:
-                    yield sum_is(name, pair)
+        pairs = [
+            (name, *pair)
+            for name in names
+            for pair in combinations(self.original, 2)
+            if name not in pair
+        ]
+        for name, one, other in pairs:  # as many tokens as patches, and one for the class
+            if self.original[one] * self.original[other] + 1 == self.original[name]:
+                yield Requirement(name, product_of([one, other]) + of_number(1))
+        for name, one, other in pairs:
+            if self.original[one] + self.original[other] == self.original[name]:
+                yield sum_is(name, [one, other])
         for name, other, times, number in product(names, self.original, (2, 1), (-1, 1)):
             if name != other and self.original[name] == times * self.original[other] + number:
-                yield sum_with_number(name, other, times, number)
+                yield Requirement(name, product_of([other], times) + of_number(number))  # 2·L-1

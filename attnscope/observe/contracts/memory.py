@@ -50,17 +50,12 @@ def bytes_needed(plan: Trace, uses: Uses | None = None) -> int:
     if uses.keep is True:
         kept = live
     elif uses.verify:
-        kept = _own(plan, without=UNUSED_BY_PROOF)
+        owners = (step for step in plan.steps if not (step.view_of or step.same_as))
+        kept = sum(step.bytes for step in owners if step.name not in UNUSED_BY_PROOF)
     else:
         kept = sum(plan[name].bytes for name in uses.keep or ())
     afterwards = max(_proof_bytes(plan) if uses.verify else 0, uses.afterwards)
     return FIXED + max(peak, kept + afterwards)
-
-
-def _own(plan: Trace, without: Collection[str]) -> int:
-    """Return the bytes of the steps that own their memory."""
-    owners = [step for step in plan.steps if not (step.view_of or step.same_as)]
-    return sum(step.bytes for step in owners if step.name not in without)
 
 
 def _temporary(step: Step, plan: Trace) -> int:
@@ -77,11 +72,8 @@ def _temporary(step: Step, plan: Trace) -> int:
         return plan["mask"].bytes  # its negation
     if step.name == "attention":
         other = plan.options.get("softmax_dtype", step.dtype)
-        return (
-            0
-            if other == step.dtype
-            else max(2 * FLOATS[other] * size - step.bytes, FLOATS[other] * size)
-        )
+        wider = FLOATS[other] * size
+        return 0 if other == step.dtype else max(2 * wider - step.bytes, wider)
     if step.name in ("Q_rot", "K_rot"):
         of_each = step.name == "Q_rot" and plan.options.get("align") == "lengths"
         angles = 2 * step.bytes // plan.sizes.get("n_head", 1) if of_each else 0  # of each sequence

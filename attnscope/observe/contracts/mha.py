@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attnscope.base.errors import heads_do_not_divide
 from attnscope.base.sizes import check_sizes
 from attnscope.observe.contracts.plan import INPUT, Stage, Variant, completed, named, plan
-from attnscope.observe.contracts.stages import RowForm, mask_and_past, prepared, weighted
+from attnscope.observe.contracts.stages import RowForm, mask_and_past, prepared, split_stage, weighted
 from attnscope.observe.trace import Trace
 
 
@@ -62,9 +62,15 @@ def _stages(rows: RowForm, self_attention: bool, v_is_k: bool) -> Iterator[Stage
     yield _projection(rows, "Q", "n_Q", "d_feat", "n_head", "d_head")
     yield _projection(rows, "K", n_K, d_context, kv_head, "d_head")
     yield _projection(rows, "V", n_K, d_context, kv_head, d_V)
-    yield _split("Q", "n_Q", "n_head", "d_head")
-    yield _split("K", n_K, kv_head, "d_head")
-    yield _split("V", n_K, kv_head, d_V)
+    for name, n, heads, width in (
+        ("Q", "n_Q", "n_head", "d_head"),
+        ("K", n_K, kv_head, "d_head"),
+        ("V", n_K, kv_head, d_V),
+    ):
+        lengths = "n_Q, n_head" if name == "Q" else "-1, n_kv_head"
+        view = f"view(n_batch, {lengths}, {'d_V' if name == 'V' else 'd_head'})"
+        how = f"{name}_feat.{view}.transpose(1, 2)"
+        yield split_stage(name, f"{name}_feat", how, n, heads, width)
     names = yield from prepared(rows, "Q_split", "K_split", "V_split", turn="self.rope_theta")
     weights, values = yield from weighted(rows, *names)
     yield from _merged(rows, weights, values)
@@ -104,20 +110,6 @@ def _projection(rows: RowForm, name: str, n: str, d_in: str, heads: str, width: 
         f"linear projection: each row of {{{d_in}}} numbers becomes {{{heads}}} heads ×"
         f" {{{width}}}; the number of rows does not change",
         product=f"n_batch {n} {d_in} {heads} {width}",
-    )
-
-
-def _split(name: str, n: str, heads: str, width: str) -> Stage:
-    rows = "n_Q" if name == "Q" else "-1"
-    return Stage(
-        f"{name}_split",
-        f"n_batch {heads} {n} {width}",
-        f"{name}_feat.view(n_batch, {rows}, {'n_head' if name == 'Q' else 'n_kv_head'},"
-        f" {'d_V' if name == 'V' else 'd_head'}).transpose(1, 2)",
-        f"the width is split into {{{heads}}} heads of {{{width}}}, and the heads are moved before"
-        f" the rows: each head is a separate {{{n}}}×{{{width}}} matrix; nothing is copied",
-        view_of=f"{name}_feat",
-        layout=f"n_batch {n} {heads} {width}",
     )
 
 

@@ -15,18 +15,8 @@ from attnscope.base.errors import OptionError, dtype_hint, groups_are_uneven, wi
 from attnscope.base.sizes import check_sizes
 from attnscope.observe.trace import Step, Trace
 
-SINGULAR = {
-    "queries": "query",
-    "keys": "key",
-    "values": "value",
-    "numbers": "number",
-    "weights": "weight",
-    "products": "product",
-    "embeddings": "embedding",
-    "vectors": "vector",
-    "positions": "position",
-    "heads": "head",
-}
+PLURALS = "keys values numbers weights products embeddings vectors positions heads"
+SINGULAR = {"queries": "query"} | {word: word.removesuffix("s") for word in PLURALS.split()}
 """The nouns that are counted in the explanations, with their singulars."""
 
 INPUT = "input"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -14,14 +15,8 @@ from attnscope.observe.trace import Step, Trace
 
 IDLE = {
     *("Q_split", "K_split", "V_split", "Q_rot", "K_rot", "K_all", "V_all", "K_shared", "V_shared"),
-    *(
-        "scores_capped",
-        "scores_biased",
-        "scores_masked",
-        "attention_filled",
-        "attention_drop",
-        "out_merged",
-    ),
+    *("scores_capped", "scores_biased", "scores_masked"),
+    *("attention_filled", "attention_drop", "out_merged"),
 }
 """Stages that return their input unchanged when their variant is not used; they get no row then."""
 
@@ -100,29 +95,15 @@ def without_idle_stages(steps: Iterable[Step]) -> list[Step]:
 # From a recorded trace to the plan for the sizes of its inputs; None if the contract has none.
 
 
-def _plan_by_rows(steps: dict[str, Step], contract: Callable[..., Trace]) -> Trace | None:
+def _plan_for(
+    steps: dict[str, Step], contract: Callable[..., Trace], *, transposed: bool = False
+) -> Trace | None:
     split = "Q_split" in steps
     Q, K, V = (steps[f"{name}_split" if split else name].shape for name in "QKV")
-    return _plan_for(steps, contract, Q, K, V, split=split)
-
-
-def _plan_for_columns(steps: dict[str, Step]) -> Trace | None:
-    if "mask" in steps and len(steps["mask"].shape) == 1:
-        return None  # it has no axis of keys
-    Q, K, V = (_transposed(steps[name].shape) for name in "QKV")
-    return _plan_for(steps, sdpa_columns, Q, K, V, transposed=True)
-
-
-def _plan_for(
-    steps: dict[str, Step],
-    contract: Callable[..., Trace],
-    Q: tuple[int, ...],
-    K: tuple[int, ...],
-    V: tuple[int, ...],
-    *,
-    split: bool = False,
-    transposed: bool = False,
-) -> Trace | None:
+    if transposed:
+        Q, K, V = map(_transposed, (Q, K, V))
+        if "mask" in steps and len(steps["mask"].shape) == 1:
+            return None  # it has no axis of keys
     if not 2 <= len(Q) <= 4 or not len(Q) == len(K) == len(V):
         return None
     lead = ("n_batch", "n_head")[: len(Q) - 2]
@@ -134,20 +115,19 @@ def _plan_for(
         past = steps["K_past"].shape
         sizes["n_past"] = (_transposed(past) if transposed else past)[-2]
         sizes["n_K"] += sizes["n_past"]
-    variant = _variant(steps, sizes, (*lead, "n_Q", "n_K"), split=split, transposed=transposed)
-    return contract(sizes, variant=variant)
+    variant = _variant(steps, sizes, (*lead, "n_Q", "n_K"), transposed=transposed)
+    return contract(sizes, variant=replace(variant, split=split))
 
 
 def _plan_for_mha(steps: dict[str, Step]) -> Trace | None:
-    if "Q_split" not in steps or "K_split" not in steps or "V_split" not in steps:
+    if not {"Q_split", "K_split", "V_split"} <= steps.keys():
         return None
-    n_batch, n_Q, d_feat = steps["Q"].shape
-    _, n_K, d_context = steps["K"].shape
-    sizes = {"n_batch": n_batch, "n_Q": n_Q, "n_K": n_K, "d_feat": d_feat, "d_context": d_context}
-    sizes["n_head"] = steps["Q_split"].shape[1]
-    sizes["n_kv_head"] = steps["K_split"].shape[1]
-    sizes["d_head"] = steps["Q_split"].shape[3]
-    sizes["d_V"] = steps["V_split"].shape[3]
+    places = {
+        "n_batch": ("Q", 0), "n_Q": ("Q", 1), "n_K": ("K", 1), "d_feat": ("Q", 2), "d_context": ("K", 2),
+        "n_head": ("Q_split", 1), "n_kv_head": ("K_split", 1), "d_head": ("Q_split", 3),
+        "d_V": ("V_split", 3),
+    }  # fmt: skip
+    sizes = {size: steps[name].shape[axis] for size, (name, axis) in places.items()}
     if "K_past" in steps:
         sizes["n_past"] = steps["K_past"].shape[2]
         sizes["n_K"] += sizes["n_past"]
@@ -159,17 +139,21 @@ def _variant(
     sizes: dict[str, int],
     axes: tuple[str, ...],
     *,
-    split: bool = False,
     transposed: bool = False,
 ) -> Variant:
     """Return the variant of a recorded run; values that only occur in explanations are placeholders."""
     n_Q, n_K = sizes["n_Q"], sizes["n_K"]
     n_pos = steps["cos"].shape[0] if "cos" in steps else 0
+    mask: str | None = None
+    if "mask" in steps:  # the last axes of the scores, with 1 where it broadcasts
+        shape = steps["mask"].shape[-len(axes) :]  # a wider mask will not match the plan
+        shape = _transposed(shape) if transposed else shape
+        aligned = zip(axes[len(axes) - len(shape) :], shape, strict=True)
+        mask = " ".join("1" if size == 1 != sizes[axis] else axis for axis, size in aligned)
     return Variant(
-        mask=_mask_dims(steps, sizes, axes, transposed) if "mask" in steps else None,
+        mask=mask,
         mask_dtype="bool" if "mask" in steps and steps["mask"].dtype == "bool" else "",
         masked_rows="zero" if "attention_filled" in steps else None,
-        split=split,
         rope_theta=1.0 if "cos" in steps else None,
         shortest=n_Q + n_K - n_pos if n_pos > max(n_Q, n_K) else None,
         softcap=1.0 if "scores_capped" in steps else None,
@@ -177,24 +161,15 @@ def _variant(
     )
 
 
-def _mask_dims(
-    steps: dict[str, Step], sizes: dict[str, int], axes: tuple[str, ...], transposed: bool
-) -> str:
-    """Return the axes of the mask: the last ones of the scores, with 1 where it broadcasts."""
-    shape = steps["mask"].shape[-len(axes) :]  # a wider mask will not match the plan
-    if transposed:
-        shape = _transposed(shape)
-    aligned = zip(axes[len(axes) - len(shape) :], shape, strict=True)
-    return " ".join("1" if size == 1 != sizes[axis] else axis for axis, size in aligned)
-
-
 def _transposed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:-2], *shape[:-3:-1])
 
 
 _PLANS: dict[str, Callable[[dict[str, Step]], Trace | None]] = {
-    "attnscope.attention.sdpa.sdpa": partial(_plan_by_rows, contract=sdpa),
-    "attnscope.attention.columns.sdpa_columns": _plan_for_columns,
-    "attnscope.attention.one_query.sdpa_query": partial(_plan_by_rows, contract=sdpa_query),
+    "attnscope.attention.sdpa.sdpa": partial(_plan_for, contract=sdpa),
+    "attnscope.attention.columns.sdpa_columns": partial(
+        _plan_for, contract=sdpa_columns, transposed=True
+    ),
+    "attnscope.attention.one_query.sdpa_query": partial(_plan_for, contract=sdpa_query),
     "attnscope.attention.mha.MultiHeadAttention.forward": _plan_for_mha,
 }

@@ -27,23 +27,15 @@ def inputs(rows: RowForm) -> Iterator[Stage]:
     if variant.embeddings:
         yield from _projected(rows, dims, d)
     else:
-        yield Stage(
-            "Q", dims["Q"], INPUT, f"queries: {{n_Q}} vectors of {size_text(d['Q'])} numbers{where}"
-        )
-        yield Stage(
-            "K",
-            dims["K"],
-            INPUT,
-            f"keys: {{{new}}} vectors, as wide as the queries,"
+        why = {
+            "Q": f"queries: {{n_Q}} vectors of {size_text(d['Q'])} numbers{where}",
+            "K": f"keys: {{{new}}} vectors, as wide as the queries,"
             " because a score is the dot product of a query and a key",
-        )
-        yield Stage(
-            "V",
-            dims["V"],
-            INPUT,
-            f"values: one vector for each key, {{{new}}} in all;"
+            "V": f"values: one vector for each key, {{{new}}} in all;"
             f" their width, {size_text(d['V'])}, is that of the result",
-        )
+        }
+        for name, sentence in why.items():
+            yield Stage(name, dims[name], INPUT, sentence)
     yield from mask_and_past(rows)
 
 
@@ -102,16 +94,22 @@ def split(rows: RowForm) -> QKV:
         "V": (rows.new, rows.kv_head, "d_V"),
     }
     for name, (n, heads, width) in places.items():
-        yield Stage(
-            f"{name}_split",
-            f"n_batch {heads} {n} {width}",
-            f"split_heads({name}, {'n_head' if name == 'Q' else 'n_kv_head or n_head'})",
-            f"the width is split into {{{heads}}} heads of {{{width}}}, and the heads are moved"
-            f" before the rows: each head is a separate {{{n}}}×{{{width}}} matrix; nothing is copied",
-            view_of=name,
-            layout=f"n_batch {n} {heads} {width}",
-        )
+        how = f"split_heads({name}, {'n_head' if name == 'Q' else 'n_kv_head or n_head'})"
+        yield split_stage(name, name, how, n, heads, width)
     return "Q_split", "K_split", "V_split"
+
+
+def split_stage(name: str, source: str, how: str, n: str, heads: str, width: str) -> Stage:
+    """Declare the splitting of a width of `n` rows into heads."""
+    return Stage(
+        f"{name}_split",
+        f"n_batch {heads} {n} {width}",
+        how,
+        f"the width is split into {{{heads}}} heads of {{{width}}}, and the heads are moved before"
+        f" the rows: each head is a separate {{{n}}}×{{{width}}} matrix; nothing is copied",
+        view_of=source,
+        layout=f"n_batch {n} {heads} {width}",
+    )
 
 
 def prepared(rows: RowForm, Q: str, K: str, V: str, turn: str) -> QKV:
@@ -222,17 +220,14 @@ def _masked(rows: RowForm, scores: str) -> Generator[Stage, None, str]:
 def _weights(rows: RowForm, scores: str, mask: str) -> Generator[Stage, None, str]:
     """Declare the softmax and the stages after it, and return the name of the final weights."""
     variant = rows.variant
-    hidden = (
-        ""
-        if variant.mask is None
-        else "; a masked key has weight 0, unless the query sees no key at all"
-    )
+    hidden = "; a masked key has weight 0, unless the query sees no key at all"
+    why = rows.why_attention.replace("{_hidden}", "" if variant.mask is None else hidden)
     dim = "" if rows.keys_dim == -1 else f", dim={rows.keys_dim}"
     yield Stage(
         "attention",
         rows.scores,
         f"softmax({scores}, {rows.of_self}softmax_dtype{dim})",
-        rows.why_attention.replace("{_hidden}", hidden),
+        why,
     )
     last = "attention"
     if variant.masked_rows is not None and variant.mask is not None:
@@ -297,12 +292,7 @@ class RowForm:
         self.kv_head = "n_kv_head" if "n_kv_head" in sizes else "n_head"
         self.kv_lead = self.lead.replace("n_head", self.kv_head)
         self.new = "n_new" if "n_past" in sizes else "n_K"
-        split = variant.split or of_self
-        self._layouts = (
-            {"Q": "n_batch n_Q n_head " + d_K, "K": f"n_batch {self.new} {self.kv_head} {d_K}"}
-            if split
-            else {}
-        )
+        self.is_split = bool(variant.split or of_self)
 
     def vectors(self, lead: str, n: str, d: str) -> str:
         """Return the axes of `n` vectors of width `d`."""
@@ -310,11 +300,11 @@ class RowForm:
 
     def layout_of(self, name: str) -> str:
         """Return the memory order of the axes of queries or keys that have not been copied."""
-        letter = name[0]
-        usual = (
-            f"{self.lead} n_Q {self.d_K}" if letter == "Q" else f"{self.kv_lead} {self.new} {self.d_K}"
-        )
-        return self._layouts.get(letter, usual)
+        is_query = name[0] == "Q"
+        n, heads = ("n_Q", "n_head") if is_query else (self.new, self.kv_head)
+        if self.is_split:
+            return f"n_batch {n} {heads} {self.d_K}"
+        return f"{self.lead if is_query else self.kv_lead} {n} {self.d_K}"
 
     def product(self, Q: str, K: str) -> str:
         """Return the expression of the scores of all queries and keys."""

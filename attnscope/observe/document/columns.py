@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +11,6 @@ from attnscope.base.text import printable
 from attnscope.base.units import bytes_text, count_text, flops_text, shape_text
 from attnscope.document.blocks import Drawing
 from attnscope.document.columns import Column, shown_columns, stats_columns
-from attnscope.document.result import Finding
 from attnscope.document.rows import Details, Rows, stats_text
 from attnscope.document.styles import dims_pieces, shape_pieces
 from attnscope.observe.trace import Step, Trace
@@ -57,26 +56,26 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
         style = options.pop("style", "")
         return Column(title, key, [[(text(step), style)] for step in steps], raw, **options)
 
+    def memory(step: Step) -> str:
+        if step.is_computed_beside:
+            return "inside"
+        return bytes_text(step.bytes) if step.owns_memory else "view" if step.view_of else "same"
+
+    def shape(step: Step) -> list[tuple[str, str]]:
+        if step.members:
+            return [(f"{len(step.members)} tensors", "")]
+        return shape_pieces(step.dims, step.shape)
+
+    def fresh_bytes(step: Step) -> str:
+        return bytes_text(step.fresh_bytes) if step.fresh_bytes else ""
+
+    beside = {"right": True, "wide": not is_user_code}
     line = column(
-        "line",
-        "line",
-        lambda step: str(step.line or ""),
-        right=True,
-        wide=not is_user_code,
-        style="dim",
-        lead=is_user_code,
+        "line", "line", lambda step: str(step.line or ""), style="dim", lead=is_user_code, **beside
     )
-    fresh = column(
-        "fresh",
-        "fresh_bytes",
-        lambda step: bytes_text(step.fresh_bytes) if step.fresh_bytes else "",
-        right=True,
-        wide=not is_user_code,
-    )
+    fresh = column("fresh", "fresh_bytes", fresh_bytes, **beside)
     columns = [
-        column(
-            "name", "name", lambda step: "  " * step.depth * is_user_code + step.name, essential=True
-        ),
+        column("name", "name", lambda s: "  " * s.depth * is_user_code + s.name, essential=True),
         Column(
             "dims",
             "dims",
@@ -88,7 +87,7 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
         Column(
             "shape",
             "shape",
-            [_shape_cell(step) for step in steps],
+            [shape(step) for step in steps],
             [" ".join(map(str, step.shape)) for step in steps],
             essential=True,
             joint="×",
@@ -98,12 +97,18 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
         column(
             "times",
             "times",
-            lambda step: f"× {step.times}" if step.times > 1 else "",
+            lambda s: f"× {s.times}" if s.times > 1 else "",
             right=True,
             lead=is_user_code,
         ),
-        Column("memory", "memory", [[(_memory_text(step), "")] for step in steps], [], right=True),
-        column("how", "how", _how_text, style="dim", flexible=True),
+        Column("memory", "memory", [[(memory(step), "")] for step in steps], [], right=True),
+        column(
+            "how",
+            "how",
+            lambda s: s.how if s.members is None else _members_text(s.members),
+            style="dim",
+            flexible=True,
+        ),
         *([fresh] if is_user_code else []),
         column("view", "view_of", partial(_view_text, strides=is_user_code)),
         column("FLOPs", "flops", lambda step: count_text(step.flops), right=True),
@@ -122,25 +127,6 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
         sentence = column("why", "why", lambda step: step.why or "", style="dim italic", below=True)
         columns.append(sentence)
     return columns
-
-
-def _memory_text(step: Step) -> str:
-    """Format the memory that a step adds."""
-    if step.is_computed_beside:
-        return "inside"
-    return bytes_text(step.bytes) if step.owns_memory else "view" if step.view_of else "same"
-
-
-def _shape_cell(step: Step) -> list[tuple[str, str]]:
-    """Return the sizes of a step's axes, or the number of tensors that it consists of."""
-    if step.members:
-        return [(f"{len(step.members)} tensors", "")]
-    return shape_pieces(step.dims, step.shape)
-
-
-def _how_text(step: Step) -> str:
-    """Return the expression of a step, or the names of the steps that it consists of."""
-    return step.how if step.members is None else _members_text(step.members)
 
 
 def _members_text(members: Mapping[str, str]) -> str:
@@ -184,20 +170,14 @@ class TraceRows(Drawing):
         columns = shown_columns(each for each in columns_of(self.trace) if each.key not in IN_DETAILS)
         rows = Rows(columns, [_details(step) for step in steps], [[] for _ in steps])
         for finding in self.trace.findings or []:
-            place = _row_of(finding, steps)
-            texts = rows.other if place is None else rows.findings[place]
+            own = [i for i, s in enumerate(steps) if s.line == finding.line and s.file is None]
+            texts = rows.findings[own[-1]] if own and finding.line else rows.other
             texts.append(printable(finding.text))
         if len(steps) > MOST:
             rows.gap = range(MOST // 2, len(steps) - MOST // 2)
             for i in rows.gap:
                 rows.other += rows.findings[i]
         return rows.html()
-
-
-def _row_of(finding: Finding, steps: Sequence[Step]) -> int | None:
-    """Return the index of the last tensor that the finding's line computed."""
-    own = [i for i, step in enumerate(steps) if step.line == finding.line and step.file is None]
-    return own[-1] if own and finding.line else None
 
 
 def _details(step: Step) -> Details:

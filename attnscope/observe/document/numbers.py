@@ -85,11 +85,12 @@ def print_numbers(
     names = [step.name for step in steps]
     why = dict(zip(names, said_once(names, [step.why or "" for step in steps]), strict=True))
     for group in _grouped(steps, beside):
-        together = _side_by_side(group, values, trace, width) if len(group) > 1 else []
-        alone = [
-            line for step in group for line in _step_lines(step, why[step.name], values, trace, width)
-        ]
-        for line in together or alone:
+        lines = _side_by_side(group, values, trace, width) if len(group) > 1 else []
+        for step in group if not lines else ():
+            numbers = _lines(step, values[step.name], values, trace, width and width - GAP)
+            lines += [Text(), *_headline(step, values[step.name], width), *_why(why[step.name], width)]
+            lines += [Text(" " * GAP).append_text(line) for line in numbers]
+        for line in lines:
             console.print(line, soft_wrap=True)
 
 
@@ -102,16 +103,6 @@ def _grouped(steps: Iterable[Step], beside: Sequence[tuple[str, ...]]) -> list[l
         else:
             groups.append([step])
     return groups
-
-
-def _step_lines(
-    step: Step, why: str, values: Mapping[str, Shown], trace: Trace, width: int | None
-) -> list[Text]:
-    """Return an empty line, the headline, the explanation and the values of a step."""
-    shown = values[step.name]
-    numbers = _lines(step, shown, values, trace, width and width - GAP)
-    lines = [Text(), *_headline(step, shown, width), *_why(why, width)]
-    return lines + [Text(" " * GAP).append_text(line) for line in numbers]
 
 
 def _why(sentence: str | None, width: int | None) -> list[Text]:
@@ -130,15 +121,12 @@ def _side_by_side(
     heads, numbers = [], []
     for step in steps:
         shown = values[step.name]
-        dims, shape = dims_pieces(shown.dims), shape_pieces(shown.dims, shown.array.shape)
-        head = Text("  ").join([Text(shown.name, "bold"), joined(dims), joined(shape, "×")])
         how = [] if step.how == "input" else [Text(f"  = {step.how}", "dim")]
-        heads.append([head, *how])
+        heads.append([Text("  ").join(_title(shown)), *how])
         matrix = _lines(step, shown, values, trace, None)
         numbers.append([Text(" " * GAP).append_text(line) for line in matrix])
-    widths = [
-        max(line.cell_len for line in both[0] + both[1]) for both in zip(heads, numbers, strict=True)
-    ]
+    blocks = zip(heads, numbers, strict=True)
+    widths = [max(line.cell_len for line in head + matrix) for head, matrix in blocks]
     if width is not None and sum(widths) + 2 * GAP * (len(widths) - 1) > width:
         return []
     sentences = {re.sub(r"_[QKV]\b", "", step.why or ""): step.why for step in reversed(steps)}
@@ -180,11 +168,16 @@ def _steps(trace: Trace, values: Mapping[str, Shown]) -> Iterator[tuple[Step, Sh
             yield step, values[step.name]
 
 
+def _title(shown: Shown) -> list[Text]:
+    """Return the name, the dims and the shape of a tensor."""
+    dims, shape = dims_pieces(shown.dims), shape_pieces(shown.dims, shown.array.shape)
+    return [Text(shown.name, "bold"), joined(dims), joined(shape, "×")]
+
+
 def _headline(step: Step, shown: Shown, width: int | None) -> Iterator[Text]:
     """Yield name, dims, shape and expression: on one line, if they fit."""
-    dims, shape = dims_pieces(shown.dims), shape_pieces(shown.dims, shown.array.shape)
     how = step.how if step.how == "input" else f"= {step.how}"
-    parts = [Text(shown.name, "bold"), joined(dims), joined(shape, "×")]
+    parts = _title(shown)
     parts += [Text(line, "dim") for line in (break_expression(how, width - GAP) if width else [how])]
     line = Text()
     for part in parts:

@@ -68,7 +68,12 @@ def _begin(mode: TorchFunctionMode) -> None:
     if len(_active) > 1:
         return
     _replaced.enter_context(without_fused_layers())
-    for module in _modules_that_ask():
+    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    for module in modules:
+        if module not in _searched:
+            _searched[module] = bool(_questions(module))
+        if not (_searched[module] or module.__name__ == "__main__"):
+            continue
         for name, question in _questions(module):
             _replaced.callback(setattr, module, name, question)
             setattr(module, name, ANSWERS[question])
@@ -122,25 +127,13 @@ _searched: dict[ModuleType, bool] = {}
 """By module, whether it has names that stand for functions of which code may ask."""
 
 
-def _modules_that_ask() -> list[ModuleType]:
-    """Return the modules in which code may ask whether there is a mode."""
-    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
-    for each in modules:
-        if each not in _searched:
-            _searched[each] = bool(_questions(each))
-    return [each for each in modules if _searched[each] or each.__name__ == "__main__"]
-
-
 def _questions(module: ModuleType) -> list[tuple[str, Any]]:
     """Return the names in a module that stand for functions of which code may ask."""
-    if module not in (overrides, torch._C) and module.__name__.partition(".")[0] in (
-        "torch",
-        "attnscope",
-    ):
+    package = module.__name__.partition(".")[0]
+    if module not in (overrides, torch._C) and package in ("torch", "attnscope"):
         return []
     known = {id(question): question for question in ANSWERS}
-    found = [
-        (name, known[id(value)]) for name, value in list(vars(module).items()) if id(value) in known
-    ]
+    values = list(vars(module).items())
+    found = [(name, known[id(value)]) for name, value in values if id(value) in known]
     # torch.overrides calls a mode only if there is one
     return [each for each in found if module is not overrides or each[1] is not _has_modes]

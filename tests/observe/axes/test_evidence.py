@@ -1,15 +1,9 @@
 """An axis has the name of a size that no run changes only if the code says that it is this axis."""
 
-from textwrap import dedent
-
 import pytest
 
 import attnscope
-
-HEAD = """
-import torch
-from torch import nn
-"""
+from tests.observe.sources import written
 
 THIRDS = """
 class Thirds(nn.Module):
@@ -87,9 +81,8 @@ def dims(tmp_path):
 
     def trace(source, init, inputs):
         name = source.split("class ")[1].split("(")[0]
-        path = tmp_path / f"{name.lower()}.py"
-        path.write_text(HEAD + dedent(source), encoding="utf-8")
-        found = attnscope.inspect(f"{path}:{name}", init=init.split(), inputs=inputs.split())
+        target = f"{written(tmp_path, source)}:{name}"
+        found = attnscope.inspect(target, init=init.split(), inputs=inputs.split())
         return {step.name: " ".join(step.dims) for step in found.steps}
 
     return trace

@@ -1,30 +1,18 @@
 """Axes get their names from runs with other sizes, and with the names what the code asks of sizes is found out."""
 
-from pathlib import Path
-from textwrap import dedent
-
 import pytest
 
 from attnscope.observe.axes.from_other_sizes import regroupings
-
-CODE = Path(__file__).parents[2] / "code" / "trace" / "code"
-
-HEAD = """
-import math
-import torch
-import torch.nn.functional as F
-from torch import nn
-"""
+from tests.observe.sources import CODE, options, written
 
 
 @pytest.fixture
 def traced(attnscope, tmp_path):
-    """Traces source text: `traced("f", "def f(x): …", "--input", "x=n:5")`, as JSON."""
+    """Traces source text: `traced("f", "def f(x): …", "", "x=n:5")`, as JSON."""
 
-    def trace(name, source, *arguments):
-        path = tmp_path / f"inferred_{len(list(tmp_path.iterdir()))}.py"
-        path.write_text(HEAD + dedent(source), encoding="utf-8")
-        ran = attnscope("trace", f"{path}:{name}", *arguments, "--format", "json")
+    def trace(name, source, init, inputs, *more):
+        path = written(tmp_path, source)
+        ran = attnscope("trace", f"{path}:{name}", *options(init, inputs), *more, "--format", "json")
         assert ran.exit_status == 0, ran.err
         return ran.json
 
@@ -42,11 +30,6 @@ def where(trace):
 
 def assumed(trace):
     return [each["text"] for each in trace["conditions"] if not each["required"]]
-
-
-def pairs(option, text):
-    """The options of one kind: `pairs("--init", "d=5 n=7")`."""
-    return [part for each in text.split() for part in (option, each)]
 
 
 HEADS = """
@@ -94,29 +77,21 @@ HEADS_DIMS = {
 def test_axes_are_told_apart_however_alike_they_are(traced, sizes):
     device = "meta" if sizes[1] == sizes[2] == 32 else "cpu"
     n_batch, n_Q, n_K, d_feat, n_head = sizes
-    trace = traced(
-        "Heads", HEADS, *pairs("--init", f"d_feat={d_feat} n_head={n_head}"), "--device", device,
-        *pairs("--input", f"Q=n_batch:{n_batch},n_Q:{n_Q},d_feat K=n_batch,n_K:{n_K},d_feat V=n_batch,n_K,d_feat"),
-    )  # fmt: skip
+    inputs = f"Q=n_batch:{n_batch},n_Q:{n_Q},d_feat K=n_batch,n_K:{n_K},d_feat V=n_batch,n_K,d_feat"
+    trace = traced("Heads", HEADS, f"d_feat={d_feat} n_head={n_head}", inputs, "--device", device)
     if n_head == 1:  # nothing is asked
         assert dims(trace)["scores"] == "n_batch 1 n_Q n_K" or dims(trace) == HEADS_DIMS
     else:
         assert dims(trace) == HEADS_DIMS
         assert where(trace) == ["d_feat is a multiple of n_head"]
     assert trace["findings"] == []
-    assert trace["sizes"] == {
-        "n_batch": n_batch, "n_Q": n_Q, "n_K": n_K, "d_feat": d_feat, "n_head": n_head,
-    }  # fmt: skip
+    assert trace["sizes"] == dict(zip("n_batch n_Q n_K d_feat n_head".split(), sizes, strict=True))
 
 
 def test_a_name_for_the_width_of_a_head_is_used(traced):
-    trace = traced(
-        "Heads", HEADS, *pairs("--init", "d_feat=60 n_head=5"), "--where", "d_head=d_feat/n_head",
-        *pairs("--input", "Q=n_batch:2,n_Q:7,d_feat K=n_batch,n_K:11,d_feat V=n_batch,n_K,d_feat"),
-    )  # fmt: skip
-    assert dims(trace) == {
-        name: axes.replace("d_feat/n_head", "d_head") for name, axes in HEADS_DIMS.items()
-    }
+    inputs = "Q=n_batch:2,n_Q:7,d_feat K=n_batch,n_K:11,d_feat V=n_batch,n_K,d_feat"
+    trace = traced("Heads", HEADS, "d_feat=60 n_head=5", inputs, "--where", "d_head=d_feat/n_head")
+    assert dims(trace) == {n: axes.replace("d_feat/n_head", "d_head") for n, axes in HEADS_DIMS.items()}
     assert where(trace) == ["d_head=d_feat/n_head"]
     assert trace["sizes"]["d_head"] == 12
 
@@ -156,11 +131,7 @@ CASES = {
         """,
         ["d=96 n_head=6 n_kv_head=2", "x=n_batch:4,n:5,d"],
         ["d is a multiple of n_head", "n_head is a multiple of n_kv_head"],
-        {
-            "k": "n_batch n_kv_head n d/n_head",
-            "shared": "n_batch n_head n d/n_head",
-            "scores": "n_batch n_head n n",
-        },
+        {"k": "n_batch n_kv_head n d/n_head", "shared": "n_batch n_head n d/n_head", "scores": "n_batch n_head n n"},
     ),
     "a past of keys, and a mask as wide as both": (
         """
@@ -182,31 +153,10 @@ CASES = {
         [],
         {"K_all": "n_new+n_past d", "scores": "n_new n_new+n_past"},
     ),
-    "a power of two": (
-        """
-        class f(nn.Module):
-            def __init__(self, n_head):
-                super().__init__()
-                if n_head & (n_head - 1):
-                    raise ValueError("no power of two")
-                self.n_head = n_head
-
-            def forward(self, x):
-                y = x.unflatten(-1, (self.n_head, -1))
-        """,
-        ["n_head=8", "x=n:7,d:48"],
-        ["n_head is a power of two", "d is a multiple of n_head"],
-        {"y": "n n_head d/n_head"},
-    ),
     "a fixed size": (
         """
-        class f(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.lin = nn.Linear(24, 10)
-
-            def forward(self, x):
-                y = self.lin(x)
+        def f(x):
+            y = x @ torch.ones(24, 10)
         """,
         ["", "x=n:7,d:24"],
         ["d = 24"],
@@ -249,16 +199,11 @@ CASES = {
     ),
     "a length that is as long as it may be": (
         """
-        class f(nn.Module):
-            def __init__(self, max_len):
-                super().__init__()
-                self.max_len = max_len
-
-            def forward(self, x):
-                assert x.size(0) <= self.max_len
-                mask = torch.ones(self.max_len, x.size(0))
+        def f(x, max_len):
+            assert x.size(0) <= max_len
+            mask = torch.ones(max_len, x.size(0))
         """,
-        ["max_len=12", "x=n:12,d:5"],
+        ["", "x=n:12,d:5 max_len=12"],
         None,
         {"mask": "max_len n"},
     ),
@@ -283,12 +228,7 @@ CASES = {
         """,
         ["", "x=n_batch:2,n:7,d:5"],
         [],
-        {
-            "flat": "n_batch·n d",
-            "outer": "n_batch·n 3 d",
-            "tokens": "4·n_batch 640",
-            "last": "n_batch 1 d",
-        },
+        {"flat": "n_batch·n d", "outer": "n_batch·n 3 d", "tokens": "4·n_batch 640", "last": "n_batch 1 d"},
     ),
 }  # fmt: skip
 
@@ -297,7 +237,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_code_asks_of_sizes_is_found_out_and_axes_get_their_names(traced, case):
     source, (init, inputs), asked, expected = CASES[case]
-    trace = traced("f", source, *pairs("--init", init), *pairs("--input", inputs))
+    trace = traced("f", source, init, inputs)
     if asked is not None:
         assert sorted(where(trace)) == sorted(asked)
     assert {name: dims(trace)[name] for name in expected} == expected
@@ -314,14 +254,12 @@ def test_halves_of_what_may_be_odd_have_names(traced):
             a, b = x.chunk(2, -1)
             turned = torch.cat([-b, a], -1) * x
         """
-    assert dims(traced("f", source, "--input", "x=n:7,d:26"))["a"] == "n d/2"
+    assert dims(traced("f", source, "", "x=n:7,d:26"))["a"] == "n d/2"
 
 
 def test_what_the_user_says_is_asked_is_not_found_out_again(traced):
     source, (init, inputs), _, expected = CASES["three sizes, one the product of two"]
-    trace = traced(
-        "f", source, *pairs("--init", init), *pairs("--input", inputs), "--where", "d_feat=n_head*d_head"
-    )
+    trace = traced("f", source, init, inputs, "--where", "d_feat=n_head*d_head")
     assert where(trace) == ["d_feat=n_head*d_head"]
     assert {name: dims(trace)[name] for name in expected} == expected
 
@@ -344,7 +282,7 @@ class Layers(nn.Module):
 
 
 def test_a_loop_that_runs_as_often_as_a_size_says(traced):
-    trace = traced("Layers", LAYERS, *pairs("--init", "n_layer=4 d=6"), "--input", "x=n_batch:2,n:5,d")
+    trace = traced("Layers", LAYERS, "n_layer=4 d=6", "x=n_batch:2,n:5,d")
     rows = [(step["name"], " ".join(step["dims"]), step["times"]) for step in trace["steps"]]
     x, *loop = [
         ("x", "n_batch n d"),
@@ -368,7 +306,7 @@ def blocks(x, block):
 
 @pytest.mark.parametrize("n", [12, 13])
 def test_a_loop_over_blocks_of_which_the_last_may_be_smaller(traced, n):
-    trace = traced("blocks", BLOCKS, *pairs("--input", f"x=n:{n},d:10 block=4"))
+    trace = traced("blocks", BLOCKS, "", f"x=n:{n},d:10 block=4")
     rows = [(step["name"], " ".join(step["dims"]), step["times"]) for step in trace["steps"]]
     assert rows[:3] == [("x", "n d", 1), ("part", "block d", 3), ("scores", "block n", 3)]
     if n == 12:
@@ -387,7 +325,7 @@ def growing(x):
 
 
 def test_a_loop_that_grows_is_not_folded(traced):
-    trace = traced("growing", GROWING, "--input", "x=n:5,d:3")
+    trace = traced("growing", GROWING, "", "x=n:5,d:3")
     caches = [step["shape"] for step in trace["steps"] if step["name"] == "cache"]
     assert caches == [[i, 3] for i in range(6)]
     assert all(step["times"] == 1 for step in trace["steps"])
@@ -406,12 +344,12 @@ def branches(x):
 
 @pytest.mark.parametrize(("n", "name"), [(5, "short"), (20, "long")])
 def test_only_runs_that_took_the_same_branch_are_compared(traced, n, name):
-    trace = traced("branches", BRANCHES, "--input", f"x=n:{n},d:10")
+    trace = traced("branches", BRANCHES, "", f"x=n:{n},d:10")
     assert dims(trace) == {"x": "n d", name: "n d", "return": "n n"}
 
 
 def test_a_branch_asks_nothing_of_sizes_that_it_does_not_ask(traced):
-    trace = traced("branches", BRANCHES, "--input", "x=n_batch:20,n:2,d:10")
+    trace = traced("branches", BRANCHES, "", "x=n_batch:20,n:2,d:10")
     assert where(trace) == []
 
 
@@ -440,7 +378,7 @@ class Defaults(nn.Module):
     ],
 )
 def test_defaults_have_names_too(traced, width, expected):
-    trace = traced("Defaults", DEFAULTS, "--input", f"x=n:7,{width}")
+    trace = traced("Defaults", DEFAULTS, "", f"x=n:7,{width}")
     assert trace["findings"] == []
     assert "max_len" not in trace["sizes"]
     if expected is not None:
@@ -451,10 +389,7 @@ def test_defaults_have_names_too(traced, width, expected):
 
 
 def test_code_that_runs_with_no_other_size_says_so(attnscope, tmp_path):
-    path = tmp_path / "rigid.py"
-    path.write_text(
-        HEAD + "def rigid(x):\n    assert tuple(x.shape) == (5, 6)\n    y = x * 2\n", encoding="utf-8"
-    )
+    path = written(tmp_path, "def rigid(x):\n    assert tuple(x.shape) == (5, 6)\n    y = x * 2\n")
     ran = attnscope("trace", f"{path}:rigid", "--input", "x=n:5,d:6", "--format", "json")
     assert ran.exit_status == 0
     assert dims(ran.json) == {"x": "n d", "y": "n d"} or "no other sizes were found" in ran.err
@@ -551,8 +486,7 @@ EVERY = [*CORPUS, *(pytest.param(*case, marks=pytest.mark.sweep) for case in EQU
 )
 def test_the_corpus_has_the_axes_that_it_says(attnscope, monkeypatch, target, init, inputs, expected):
     monkeypatch.chdir(CODE)
-    options = [part for each in init for part in ("--init", each)] + pairs("--input", inputs)
-    ran = attnscope("trace", target, *options, "--format", "json")
+    ran = attnscope("trace", target, *options(init, inputs), "--format", "json")
     assert ran.exit_status == 0, ran.err
     assert {name: dims(ran.json)[name] for name in expected} == expected
 
@@ -578,6 +512,5 @@ class Thirds(nn.Module):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("n", [10, 24])
 def test_an_axis_is_not_named_by_chance_where_a_failed_run_says_otherwise(traced, n):
-    options = [*pairs("--init", "d_model=288 n_head=4"), "--input", f"x=n_batch:2,n:{n},d_model"]
-    found = dims(traced("Thirds", THIRDS, *options))
+    found = dims(traced("Thirds", THIRDS, "d_model=288 n_head=4", f"x=n_batch:2,n:{n},d_model"))
     assert (found["q"], found["angle"]) == ("n_batch n_head n d_model/n_head", "n 12")

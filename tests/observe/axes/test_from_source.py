@@ -1,28 +1,16 @@
 """Axes of calls that cannot be repeated get the names that the code has for them, and no others."""
 
-import importlib.util
-import itertools
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import torch
 
 import attnscope
-
-HEAD = """
-import math
-import torch
-import torch.nn.functional as F
-from torch import nn
-"""
-CODE = Path(__file__).parents[2] / "code" / "trace" / "code"
-
-number = itertools.count()
+from tests.observe.sources import CODE, HEAD
 
 
 @pytest.fixture
-def dims(tmp_path, monkeypatch):
+def dims(module_of, monkeypatch):
     """Traces a call: `dims(source, "make()", inputs)`, as the dims of each name; of several, the last."""
 
     def fails(self, event, *details):
@@ -32,11 +20,7 @@ def dims(tmp_path, monkeypatch):
     monkeypatch.setattr("attnscope.observe.instrument.recorder.Recorder._learn", fails)
 
     def trace(source, target, *inputs, **options):
-        path = tmp_path / f"observed_{next(number)}.py"
-        path.write_text(HEAD + dedent(source), encoding="utf-8")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = module_of(HEAD + dedent(source))
         torch.manual_seed(0)
         result = attnscope.trace_call(eval(target, vars(module)), *inputs, **options)
         return {step.name: " ".join(step.dims or ()) for step in result.steps}
@@ -171,13 +155,10 @@ def test_a_name_that_a_function_has_for_queries_and_for_keys_is_none(dims):
 def test_what_the_user_names_keeps_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "split_module.py").write_text(HEAD + dedent(HELPER))
-    (tmp_path / "program.py").write_text(
-        "import torch, split_module\nx, y = torch.ones(2, 5, 12), torch.ones(2, 5, 12)\nsplit_module.Split()(x, y, y)\n"
-    )
-    run = attnscope.trace_script(
-        "program.py", watch="split_module.py:Split", dims={"x": "B Q D", "y": "B K D"}
-    )
-    trace = run.traces[0]
+    program = "import torch, split_module\nx, y = torch.ones(2, 5, 12), torch.ones(2, 5, 12)\nsplit_module.Split()(x, y, y)\n"
+    (tmp_path / "program.py").write_text(program)
+    named = {"x": "B Q D", "y": "B K D"}
+    [trace] = attnscope.trace_script("program.py", watch="split_module.py:Split", dims=named).traces
     assert {step.name: " ".join(step.dims) for step in trace.steps if step.depth == 0} == {
         "x": "B Q D", "y": "B K D", "z": "B K D", "q": "B 4 Q D/4", "k": "B 4 K D/4", "v": "B 4 K D/4",
         "scores": "B 4 Q K", "mixed": "B 4 Q D/4",

@@ -1,46 +1,19 @@
 """Where code fails: the line, the expression, what went into it, and which axes do not fit together."""
 
-from textwrap import dedent
-
 import pytest
 import torch
 
 from attnscope import inspect
-
-HEAD = """\
-import math
-import torch
-import torch.nn.functional as F
-from torch import einsum, nn
-"""
+from tests.observe.sources import HEAD, options, written
 
 
 @pytest.fixture
-def written(tmp_path):
-    """Writes code into a file of its own, below some imports."""
-
-    def write(source, name="crashed"):
-        path = tmp_path / f"{name}_{len(list(tmp_path.iterdir()))}.py"
-        path.write_text(HEAD + dedent(source).lstrip("\n"), encoding="utf-8")
-        return path
-
-    return write
-
-
-def pairs(option, text):
-    return [part for each in text.split() for part in (option, each)]
-
-
-@pytest.fixture
-def crash_of(attnscope, written):
+def crash_of(attnscope, tmp_path):
     """How code fails: `crash_of("def f(Q): …", "Q=n:5")`, as JSON; lines are counted from the code's first."""
 
-    def run(source, inputs, init="", target="f", **options):
-        path = written(source)
-        more = [part for key, value in options.items() for part in (f"--{key}", value)]
-        ran = attnscope(
-            "trace", f"{path}:{target}", *pairs("--init", init), *pairs("--input", inputs), *more, "-f", "json"
-        )  # fmt: skip
+    def run(source, inputs, init="", *more):
+        path = written(tmp_path, source)
+        ran = attnscope("trace", f"{path}:f", *options(init, inputs), *more, "-f", "json")
         assert ran.exit_status == 1
         assert "Traceback" not in ran.err
         crash = ran.json["crash"]
@@ -339,18 +312,15 @@ def test_a_function_of_another_file_fails_where_it_is_called(crash_of, tmp_path)
     assert crash["error"].startswith("RuntimeError: ")
 
 
-def test_a_file_that_is_followed_is_told_of(attnscope, written, tmp_path):
-    (tmp_path / "followed_of_crash.py").write_text(
-        "def helper(a, b):\n    return a.mT @ b\n", encoding="utf-8"
+def test_a_file_that_is_followed_is_told_of(attnscope, tmp_path):
+    followed = tmp_path / "followed_of_crash.py"
+    followed.write_text("def helper(a, b):\n    return a.mT @ b\n", encoding="utf-8")
+    path = written(
+        tmp_path, "from followed_of_crash import helper\n\ndef f(Q, K):\n    y = helper(Q, K)\n"
     )
-    path = written("from followed_of_crash import helper\n\ndef f(Q, K):\n    y = helper(Q, K)\n")
-    ran = attnscope(
-        "trace", f"{path}:f", *pairs("--input", QK), "--follow", "followed_of_crash", "-f", "json"
-    )
-    crash = ran.json["crash"]
-    assert (crash["file"], crash["line"], crash["expression"]) == (
-        str(tmp_path / "followed_of_crash.py"), 2, "a.mT @ b",
-    )  # fmt: skip
+    given = [*options(inputs=QK), "--follow", "followed_of_crash"]
+    crash = attnscope("trace", f"{path}:f", *given, "-f", "json").json["crash"]
+    assert (crash["file"], crash["line"], crash["expression"]) == (str(followed), 2, "a.mT @ b")
 
 
 def test_a_loop_fails_with_the_shapes_of_that_turn(crash_of):
@@ -365,11 +335,9 @@ def test_a_loop_fails_with_the_shapes_of_that_turn(crash_of):
     assert [step["shape"] for step in crash["steps"] if step["name"] == "y"] == [[2, 3, 6], [2, 2, 6]]
 
 
-def test_what_was_caught_is_not_told(attnscope, written):
-    path = written(
-        "def f(Q, K):\n    try:\n        y = Q @ K\n    except RuntimeError:\n        y = Q\n    z = y * 2\n"
-    )
-    ran = attnscope("trace", f"{path}:f", *pairs("--input", QK), "-f", "json")
+def test_what_was_caught_is_not_told(attnscope, tmp_path):
+    source = "def f(Q, K):\n    try:\n        y = Q @ K\n    except RuntimeError:\n        y = Q\n    z = y * 2\n"
+    ran = attnscope("trace", f"{written(tmp_path, source)}:f", *options(inputs=QK), "-f", "json")
     assert (ran.exit_status, ran.json["crash"]) == (0, None)
     assert ran.json["steps"][-1]["name"] == "z"
 
@@ -408,8 +376,10 @@ def test_what_the_code_raises_itself_is_told_as_it_stands(crash_of, name):
     assert [step["name"] for step in crash["steps"]] == ["Q", "y"]
 
 
-def test_a_constructor_that_fails_is_told_in_a_line(attnscope, written):
-    path = written("""
+def test_a_constructor_that_fails_is_told_in_a_line(attnscope, tmp_path):
+    path = written(
+        tmp_path,
+        """
     class f(nn.Module):
         def __init__(self, d):
             super().__init__()
@@ -417,7 +387,8 @@ def test_a_constructor_that_fails_is_told_in_a_line(attnscope, written):
 
         def forward(self, x):
             return x
-    """)
+    """,
+    )
     ran = attnscope("trace", f"{path}:f", "--init", "d=12", "--input", "x=n:5")
     assert (ran.exit_status, ran.out) == (2, "")
     assert ran.err.startswith("attnscope: error: f(d=12) raises RuntimeError: ")
@@ -429,8 +400,8 @@ def test_a_constructor_that_fails_is_told_in_a_line(attnscope, written):
 # What a reader sees.
 
 
-def test_the_rows_up_to_there_are_shown_and_no_wall_of_text(attnscope, written):
-    ran = attnscope("trace", f"{written(HELPER)}:f", *pairs("--input", QK))
+def test_the_rows_up_to_there_are_shown_and_no_wall_of_text(attnscope, tmp_path):
+    ran = attnscope("trace", f"{written(tmp_path, HELPER)}:f", *options(inputs=QK))
     assert ran.exit_status == 1
     assert ran.err == ""
     assert "Traceback" not in ran.out
@@ -450,7 +421,8 @@ def test_the_rows_up_to_there_are_shown_and_no_wall_of_text(attnscope, written):
 
 
 def test_a_failure_on_meta_is_that_of_the_cpu(crash_of):
-    assert crash_of(HELPER, QK, device="meta")["disagreement"] == crash_of(HELPER, QK)["disagreement"]
+    on_meta = crash_of(HELPER, QK, "", "--device", "meta")
+    assert on_meta["disagreement"] == crash_of(HELPER, QK)["disagreement"]
 
 
 # Looking at what failed runs nothing again.
@@ -513,8 +485,10 @@ WORDLESS = {
 @pytest.mark.few(3)
 @pytest.mark.parametrize("what", WORDLESS)
 @pytest.mark.parametrize("where", ["f", "A"])
-def test_an_exception_whose_own_text_fails_is_told_by_its_kind(attnscope, written, what, where):
-    path = written(f"""
+def test_an_exception_whose_own_text_fails_is_told_by_its_kind(attnscope, tmp_path, what, where):
+    path = written(
+        tmp_path,
+        f"""
         class Wordless(Exception):
             def __str__(self):
                 {WORDLESS[what]}
@@ -529,7 +503,8 @@ def test_an_exception_whose_own_text_fails_is_told_by_its_kind(attnscope, writte
                 raise Wordless
             def forward(self, x):
                 return x
-        """)
+        """,
+    )
     r = attnscope("trace", f"{path}:{where}", "--input", "x=n:5")
     assert "Wordless" in r.out + r.err
     assert r.exit_status == (1 if where == "f" else 2)

@@ -1,27 +1,13 @@
 """What looks wrong is found, at its line; and in what is right, nothing is."""
 
 from itertools import product
-from pathlib import Path
-from textwrap import dedent
 
 import pytest
 import torch
 
 from attnscope.observe.diagnose import findings as rules
+from tests.observe.sources import CODE, HEAD, options, written
 from tests.sweeps import swept
-
-CODE = Path(__file__).parents[2] / "code" / "trace" / "code"
-
-HEAD = """\
-import math
-import torch
-import torch.nn.functional as F
-from torch import nn
-"""
-
-
-def options(option, texts):
-    return [part for text in texts for part in (option, text)]
 
 
 @pytest.fixture
@@ -30,8 +16,7 @@ def found(attnscope, monkeypatch):
     monkeypatch.chdir(CODE)
 
     def run(target, init=(), inputs=(), *more):
-        arguments = [*options("--init", init), *options("--input", inputs), *more]
-        ran = attnscope("trace", target, *arguments, "--format", "json")
+        ran = attnscope("trace", target, *options(init, inputs), *more, "--format", "json")
         assert ran.exit_status == 0, ran.err or ran.json["crash"]
         return [(finding["line"], finding["message"]) for finding in ran.json["findings"]]
 
@@ -46,9 +31,7 @@ def found_in(found, tmp_path):
     """
 
     def run(source, inputs, *more):
-        path = tmp_path / f"looked_at_{len(list(tmp_path.iterdir()))}.py"
-        path.write_text(HEAD + dedent(source).lstrip("\n"), encoding="utf-8")
-        ahead = HEAD.count("\n")
+        ahead, path = HEAD.count("\n"), written(tmp_path, source)
         return [(line - ahead, text) for line, text in found(f"{path}:f", [], inputs, *more)]
 
     return run
@@ -816,8 +799,7 @@ class Skipped(nn.Module):
 
 
 def test_weights_that_a_checkpoint_would_fill_are_no_nan(found, tmp_path):
-    path = tmp_path / "skipped.py"
-    path.write_text(HEAD + SKIPPED, encoding="utf-8")
+    path = written(tmp_path, SKIPPED)
     garbage = [torch.full((4096,), float("nan")) for _ in range(64)]
     garbage += [torch.full((16,), float("nan")) for _ in range(64)]
     del garbage
@@ -866,11 +848,9 @@ def softmax(e, index, n):
 
 
 def trace_of_graph(attnscope, tmp_path, how, group):
-    path = tmp_path / "graph.py"
-    path.write_text(HEAD + SOFTMAX_OF_GROUPS[how] + GRAPH.format(group=group))
-    sizes = options("--init", ["d_in=6", "d_out=5", "n_head=2"])
-    inputs = options("--input", ["x=N:7,d_in:6", "edges=2,E:20<7"])
-    return attnscope("trace", f"{path}:Attention", *sizes, *inputs, "--format", "json").json
+    path = written(tmp_path, SOFTMAX_OF_GROUPS[how] + GRAPH.format(group=group))
+    given = options("d_in=6 d_out=5 n_head=2", "x=N:7,d_in:6 edges=2,E:20<7")
+    return attnscope("trace", f"{path}:Attention", *given, "--format", "json").json
 
 
 @pytest.mark.few(2)

@@ -207,7 +207,7 @@ class Watcher:
                 self._find(message, (step.file or "", step.line or 0))
 
     def draws(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Mark inputs as random: what a mask hides is no mistake if its values are."""
+        """Mark inputs as random: if a mask is, what it hides counts as no mistake."""
         for each in tensors:
             self._drawn[each] = True
 

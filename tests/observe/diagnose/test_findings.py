@@ -252,7 +252,7 @@ PAIRS = [(name, list(HOW)[i % len(HOW)]) for i, name in enumerate(RIGHT)]
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("name", "how"), swept(product(RIGHT, HOW), PAIRS))
+@pytest.mark.parametrize(("name", "how"), PAIRS)
 def test_nothing_is_found_in_what_is_right(found, name, how):
     more = HOW[how]
     if "--train" in more:
@@ -365,7 +365,7 @@ SELDOM = {
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("target", "init", "inputs"),
-    [(target, *case) for target, cases in SELDOM.items() for case in cases],
+    [(target, *case) for target, cases in SELDOM.items() for case in (cases[0], cases[-1])],
 )
 def test_nothing_is_found_in_what_is_seldom(found, target, init, inputs):
     assert found(target, init, inputs) == []
@@ -629,7 +629,7 @@ PAIRED = [(way, list(NUMBERS)[i % 3]) for i, way in enumerate(HIDE)]
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize(("way", "number"), swept(product(HIDE, NUMBERS), PAIRED))
+@pytest.mark.parametrize(("way", "number"), PAIRED)
 def test_a_mask_that_hides_some_keys_is_fine_and_one_that_hides_all_is_not(found_in, way, number):
     for hidden, rows in {"torch.ones(5, 7).triu(1) > 0": 0, "torch.ones(5, 7).triu(-1) > 0": 2}.items():
         line = HIDE[way].format(NUMBERS[number])

@@ -82,7 +82,7 @@ def test_wide_shows_every_column_whatever_the_width(mha):
 
 
 @pytest.mark.few(4)
-@pytest.mark.parametrize("width", [40, 50, 60, 70, 80, 100, 120, 160, 200, None])
+@pytest.mark.parametrize("width", [40, 60, 80, 120, None])
 def test_what_is_left_out_is_counted(mha, width):
     mha.steps = [replace(s, stats=Stats(-1.5, 0.25, 3, 1, 0, 0), line=7) for s in mha.steps]
     (titles,) = re.findall(r"^name.*$", printed(mha, width), re.MULTILINE)
@@ -109,7 +109,7 @@ def own_code() -> Trace:
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("width", range(45, 201, 5))
+@pytest.mark.parametrize("width", [45, 55, 70, 80, 100, 140, 200])
 def test_no_line_is_wider_than_the_terminal_and_no_sentence_is_cut(mha, own_code, checked, width, wide):
     sizes = {"n_batch": 128, "n_Q": 32, "n_K": 32, "d_feat": 200, "n_head": 5, "d_context": 100}
     plan = contracts.mha(sizes, variant=Variant(mask="n_Q n_K", softcap=50, dropout=0.1))

@@ -221,7 +221,7 @@ def test_parts_of_a_tensor_are_called_by_what_was_asked_for():
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("width", range(50, 201, 10))
+@pytest.mark.parametrize("width", [50, 60, 80, 120, 200])
 def test_no_line_is_wider_than_the_terminal(width):
     rng = np.random.default_rng(0)
     trace, values = result(

@@ -291,7 +291,7 @@ def test_docstrings_are_left_out_and_methods_named(mha):
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("width", range(50, 201, 10))
+@pytest.mark.parametrize("width", [50, 60, 80, 120, 200])
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(rotary, projected, mha, width):
     for trace in (rotary, projected, mha):
         text = printed(trace, width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from attnscope.auditing.result import (
     Property,
 )
 from attnscope.base.errors import OptionError, SizeError
+from attnscope.base.options import inputs_of
 from attnscope.base.process.random_state import kept_global_random_state
 from attnscope.base.units import counted, few
 from attnscope.code.load.load import load_target
@@ -47,15 +48,18 @@ NEED_MIXING = ("bidirectional", "coverage", "cache")
 """Properties that ask that positions move others."""
 
 
-def audit_code(target: Any, inputs: CodeInput, properties: Properties, run: AuditRun) -> Audit:
+def audit_code(
+    target: Any, args: Sequence[Any], inputs: CodeInput, properties: Properties, run: AuditRun
+) -> Audit:
     """Test the properties of code; see `attnscope.audit`."""
+    called_with = inputs_of(args, inputs.inputs)
     if properties.prefix and not (properties.causal or properties.window or properties.chunk):
         raise OptionError(
             "--prefix is for first positions that are seen beside a causal mask or a window.",
             hint="--causal --prefix N",
         )
     stated = read_stated_mask(properties.expect)
-    values = inputs_by_name(target, () if inputs.inputs is None else inputs.inputs, inputs.call)
+    values = inputs_by_name(target, () if called_with is None else called_with, inputs.call)
     pairing = Pairing(
         inputs.init or (), values, list(inputs.where or ()), inputs.call, seed=run.seed or 0
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache as cache_result
@@ -27,6 +27,7 @@ from attnscope.auditing.properties.padding import padding
 from attnscope.auditing.properties.visible import as_stated, bidirectional, coverage, influences, window
 from attnscope.auditing.result import BROKEN, HOLDS, UNDECIDED, Audit, Property
 from attnscope.base.errors import ModelError, OptionError, first_line
+from attnscope.base.options import check_conflicts
 from attnscope.base.process.devices import check_device, check_device_name
 from attnscope.base.process.progress import Progress, stage
 from attnscope.base.units import counted
@@ -44,17 +45,22 @@ LENGTHS = (61, 53, 43, 37, 29, 23, 17, 13, 11, 7)
 
 def audit_model(
     model: Any,
+    args: Sequence[Any],
     input: ModelInput,
     properties: Properties,
     run: AuditRun,
-    tokenizer: Any,
     progress: Progress,
 ) -> Audit:
     """Test the properties of a model that reads text; see `attnscope.audit`."""
+    if args:
+        if input.text is not None or len(args) > 1 or not isinstance(args[0], str):
+            raise OptionError("a model reads one text, or random tokens.", hint='text="…"')
+        input = replace(input, text=args[0])
+        check_conflicts([input])
     check_device_name(run.device)
     check_device(run.device)
     stated = read_stated_mask(properties.expect)
-    options: dict[str, Any] = {"dtype": run.dtype, "tokenizer": tokenizer, "progress": progress}
+    options: dict[str, Any] = {"dtype": run.dtype, "tokenizer": input.tokenizer, "progress": progress}
     with open_model(model, run.device, **options) as opened, as_model_error(opened.checkpoint):
         checkpoint = opened.checkpoint
         with opened.loading():

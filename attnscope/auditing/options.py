@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from attnscope.base.options import DEVICES, DTYPES, inputs_of_calls, option
+from attnscope.base.options import DEVICES, DTYPES, Inputs, Texts, inputs_of_calls, option
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,11 @@ class Properties:
     cache: bool = option("A text in parts, with a cache, is the whole.", default=False, common=True)
     kernels: bool = option("Eager, sdpa and flex attention agree.", default=False, common=True)
     coverage: bool = option("Every position sees all that it should.", default=False, common=True)
-    expect: list[str] | None = option(
+    expect: Any = option(
         "In each layer, queries see exactly these keys: a rule or file, as in sdpa, or file.py:NAME of a"
         " mask_mod, or of a function of a size that returns a mask; of several, what all show.",
         metavar="MASK",
+        type=list[str] | None,
         common=True,
     )
 
@@ -67,9 +70,16 @@ class ModelInput:
     """What a model reads."""
 
     PANEL = "Input"
+    FOR = ("models",)
 
     text: str | None = option("Text for a model.", shown="random tokens", common=True)
-    length: int | None = option("Number of random tokens.", min=4, shown="61")
+    length: int | None = option(
+        "Number of random tokens.",
+        min=4,
+        shown="61",
+        excludes={"text": "{length} is the number of random tokens, and there is a text"},
+    )
+    tokenizer: Any = option("Tokenizer of a loaded model.", python_only=True)
 
 
 @dataclass(frozen=True)
@@ -77,24 +87,28 @@ class CodeInput:
     """What code is called with, and what its inputs are."""
 
     PANEL = "Input"
+    FOR = ("code",)
 
-    init: list[str] | None = option(
-        "Argument of a class, as in trace.", metavar="NAME=VALUE", common=True
+    init: Texts | None = option(
+        "Argument of a class, as in trace.", metavar="NAME=VALUE", type=list[str] | None, common=True
     )
-    inputs: list[str] | None = inputs_of_calls("Argument of a call, as in trace: x=B:2,T:13,C:64.")
-    where: list[str] | None = option(
-        "A size that follows from others: d_head=d_feat/n_head.", metavar="NAME=EXPRESSION"
+    inputs: Inputs = inputs_of_calls("Argument of a call, as in trace: x=B:2,T:13,C:64.")
+    where: Sequence[str] | None = option(
+        "A size that follows from others: d_head=d_feat/n_head.",
+        metavar="NAME=EXPRESSION",
+        type=list[str] | None,
     )
     call: str | None = option("Method to call.", metavar="METHOD", shown="forward")
     positions: str | None = option(
-        "Input whose positions are changed, or the name of their axis in --input.",
+        "Input whose positions are changed, or the name of their axis in its specification.",
         metavar="NAME",
         shown="those of the output",
     )
-    mask_input: list[str] | None = option(
+    mask_input: Texts | str | None = option(
         "Input that hides positions, and which value does: mask, mask=0, mask=-inf.",
         metavar="NAME[=VALUE]",
         shown="by name, dtype, shape and use",
+        type=list[str] | None,
     )
 
 
@@ -112,5 +126,7 @@ class AuditRun:
     dtype: str | None = option(
         "Dtype to run in.", values=DTYPES, shown="a model as stored, code in float64 if it can"
     )
-    device: str = option("Device to run a model on.", default="cpu", values=DEVICES)
+    device: str = option(
+        "Device to run a model on.", default="cpu", values=DEVICES, only_for=("models",)
+    )
     seed: int | None = option("Seed of random tokens, weights and inputs.", shown="0")

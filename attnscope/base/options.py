@@ -117,6 +117,17 @@ def inputs_of_calls(help: str) -> Any:
     return option(help, "--input", type=list[str] | None, **about)
 
 
+def inputs_of(args: Sequence[Any], inputs: Inputs) -> Inputs:
+    """Return the inputs of code, which are given by position or by name.
+
+    Raises:
+        OptionError: they are given twice.
+    """
+    if args and inputs is not None:
+        raise OptionError("the inputs are given twice, by position and as inputs.")
+    return args or inputs
+
+
 def alignment_of_queries() -> Any:
     """Declare `--align`, where the queries are among the keys."""
     return option(

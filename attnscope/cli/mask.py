@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from attnscope.base.errors import warn_unused
-from attnscope.base.options import option
+from attnscope.base.options import keywords, option
 from attnscope.base.process.streams import user_streams
 from attnscope.cli.completion import completion
 from attnscope.cli.options import FigureOptions, Format, TableOptions, expanded
@@ -24,7 +24,7 @@ from attnscope.cli.output import (
     written_first,
 )
 from attnscope.masks.options import BlockOptions, CodeOptions, RuleOptions
-from attnscope.model.masks.options import InputOptions, LayerOptions
+from attnscope.model.masks.options import ModelOptions
 
 EXAMPLES = {
     "attnscope mask causal --window 4 --nq 16": "a rule: every pair",
@@ -59,20 +59,18 @@ def mask(
     ],
     rule: RuleOptions,
     code: CodeOptions,
-    reads: InputOptions,
-    layers: LayerOptions,
-    blocks: BlockOptions,
+    model: ModelOptions,
+    view: BlockOptions,
     files: MaskFiles,
     output: TableOptions,
 ) -> int:
     """Run `attnscope mask` and return its exit status."""
-    from attnscope.masks.mask import mask_of
+    from attnscope.masks.mask import mask
 
-    refuse_in_csv(output.format, {"--verify": layers.verify})
-    _check_output(files, output, cell=blocks.cell)
+    refuse_in_csv(output.format, {"--verify": model.verify})
+    _check_output(files, output, cell=view.cell)
     with shown_progress() as progress, user_streams(), notices_shown():
-        one = subject[0] if len(subject) == 1 else subject
-        result = mask_of(one, rule, code, reads, layers, blocks, progress)
+        result = mask(subject, **keywords(rule, code, model, view), progress=progress)
 
     def save() -> None:
         if files.save is not None:

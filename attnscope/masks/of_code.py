@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from attnscope.base.errors import SourceError
-from attnscope.base.options import Texts
+from attnscope.base.options import Texts, inputs_of
 from attnscope.base.process.files import cell_of
 from attnscope.base.process.random_state import kept_global_random_state
 from attnscope.code.load.load import load_target
@@ -33,12 +33,12 @@ HINT = "audit, which measures which positions influence which in any code"
 
 
 def masks_of_code(
-    subject: Any, code: CodeOptions, init: Texts | None, block: tuple[int, int]
+    subject: Any, args: Sequence[Any], code: CodeOptions, init: Texts | None, block: tuple[int, int]
 ) -> AttentionMasks:
-    """Call code once, and return the mask of each attention that it computes."""
+    """Call code once, and return the mask of each attention that it computes; see `attnscope.mask`."""
+    inputs = inputs_of(args, code.inputs)
     loaded = load_target(subject)
-    inputs = () if code.inputs is None else code.inputs
-    named_inputs = inputs_by_name(subject, inputs, code.call)
+    named_inputs = inputs_by_name(subject, () if inputs is None else inputs, code.call)
     notices = []
     with kept_global_random_state():
         pairing = Pairing(

@@ -2,33 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from attnscope.base.errors import OptionError
 from attnscope.base.process.progress import Progress
+from attnscope.masks.kinds import named
 from attnscope.masks.result import AttentionMask, AttentionMasks
 from attnscope.masks.summary import mask_of_tensor
 from attnscope.model.masks.model_masks import LayerGroup, model_masks
-from attnscope.model.masks.options import InputOptions, LayerOptions
+from attnscope.model.masks.options import ModelOptions
 
 
 def masks_of_model(
     model: Any,
-    inputs: InputOptions,
-    layers: LayerOptions,
+    args: Sequence[Any],
+    options: ModelOptions,
     block: tuple[int, int],
     progress: Progress,
-    processors: tuple[Any, Any] = (None, None),
 ) -> AttentionMasks:
-    """Run a model, and return the masks of all layers."""
+    """Run a model, and return the masks of all layers; see `attnscope.mask`."""
     from attnscope.base.process.devices import check_device_name
     from attnscope.base.process.memory import check_imports, return_freed_memory
 
-    check_device_name(layers.device)
+    if args:
+        options = replace(options, text=_positional_text(args, options.text))
+    _check_inputs(model, options)
+    check_device_name(options.device)
     check_imports(transformers=True)
     return_freed_memory()
-    found = model_masks(model, inputs, layers, progress, processors)
+    found = model_masks(model, options, progress)
     masks = [_mask(group, block) for group in found.groups]
     return AttentionMasks(found.name, found.name, masks, None, found.checks, found.notices)
+
+
+def _positional_text(args: Sequence[Any], text: Any) -> Any:
+    """Return the text of a model that is given by position, one or several in a list.
+
+    Raises:
+        OptionError: there are several, or it is something else.
+    """
+    [first, *more] = args
+    texts = [first] if isinstance(first, str) else first if isinstance(first, list | tuple) else [first]
+    if more or text is not None or not all(isinstance(each, str) for each in texts):
+        raise OptionError(
+            "a model reads a text, or a list of several.", hint='text="…", or ids=… for its tokens'
+        )
+    return first
+
+
+def _check_inputs(subject: Any, inputs: ModelOptions) -> None:
+    """Raise an OptionError if a model has no input, or several."""
+    names, texts = inputs.names, inputs.several
+    if not names:
+        raise OptionError(
+            f"{named(subject)} is a model, whose masks depend on its input.", hint='--text "…"'
+        )
+    if len(names) > 1:
+        raise OptionError(f"--{names[0]} and --{names[1]} are two inputs.", hint="one of them")
+    for name in ("pair", "target"):
+        if texts and getattr(inputs, name) is not None:
+            raise OptionError(f"--{name} goes with one --text, and there are {len(texts)}.")
+    if inputs.packed and not texts:
+        raise OptionError("--packed puts several texts into one row.", hint='--text "…" --text "…"')
 
 
 def _mask(group: LayerGroup, block: tuple[int, int]) -> AttentionMask:

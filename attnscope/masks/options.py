@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnscope.base.options import Alignment, alignment_of_queries, inputs_of_calls, option
+from attnscope.base.options import (
+    Alignment,
+    Inputs,
+    Texts,
+    alignment_of_queries,
+    inputs_of_calls,
+    option,
+)
 
 
 @dataclass(frozen=True)
@@ -12,12 +20,13 @@ class RuleOptions:
     """The sizes and arguments of a mask that is not a model's."""
 
     PANEL = "Masks by a rule"
+    FOR = ("rules", "functions")
 
     nq: int | None = option("Queries (n_Q).", shown="16", common=True)
     nk: int | None = option(
-        "Keys (n_K), beside those of --past.", shown="as many as queries", common=True
+        "Keys (n_K), beside those of {past}.", shown="as many as queries", common=True
     )
-    past: int | None = option("Cached keys (n_past), before those of --nk.")
+    past: int | None = option("Cached keys (n_past), before those of {nk}.")
     batch: int | None = option("Sequences (n_batch).", shown="1", common=True)
     heads: int | None = option("Heads (n_head).", shown="1")
     window: int | None = option(
@@ -27,16 +36,19 @@ class RuleOptions:
         common=True,
     )
     align: Alignment | None = alignment_of_queries()
-    init: list[str] | None = option(
+    init: Texts | None = option(
         "Argument of a function that makes a mask or a mask_mod, or of a class: window=4.",
         metavar="NAME=VALUE",
+        type=list[str] | None,
         common=True,
+        only_for=("functions", "code"),
     )
     hides: int | None = option(
         "Which of 0 and 1 hides in the mask that a function returns.",
         metavar="0|1",
         values=("0", "1"),
         shown="the one with which each query sees a key, else 0",
+        only_for=("functions",),
     )
 
 
@@ -45,8 +57,9 @@ class CodeOptions:
     """What code is called with, and its method."""
 
     PANEL = "Masks of code"
+    FOR = ("code",)
 
-    inputs: list[str] | None = inputs_of_calls("Argument of a call, as in trace: x=B:2,T:13,C:64.")
+    inputs: Inputs = inputs_of_calls("Argument of a call, as in trace: x=B:2,T:13,C:64.")
     call: str | None = option("Method to call.", metavar="METHOD", shown="forward")
 
 
@@ -56,10 +69,11 @@ class BlockOptions:
 
     PANEL = "View"
 
-    block: str | None = option(
+    block: int | str | Sequence[int] | None = option(
         "Queries and keys in a block of a block-sparse kernel: 64, or 128,64.",
         metavar="N",
         shown="128, as flex_attention",
+        type=str | None,
         common=True,
     )
     cell: int | None = option(

@@ -269,7 +269,7 @@ MISTAKES = [
     ({"subject": ["minilm", "causal"]}, "several masks are rules, and minilm is not one", None),
     ({"subject": "causal", "text": "hi"}, "text is for models, and causal is a rule", None),
     ({"subject": "causal", "verify": True}, "verify is for models, and causal is a rule", None),
-    ({"subject": "causal", "init": ["x=1"]}, "init is for functions, and causal is a rule", None),
+    ({"subject": "causal", "init": ["x=1"]}, "init is for functions and code, and causal is a rule", None),
     ({"subject": "minilm", "text": "hi", "nq": 4}, "nq is for rules and functions, and minilm", None),
     ({"subject": "minilm", "text": "hi", "init": ["x=1"]}, "init is for rules and functions", None),
     ({"subject": "minilm", "text": "hi", "ids": "5"}, "text and ids are two inputs", None),

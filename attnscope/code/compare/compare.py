@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError
-from attnscope.base.options import flags_of, is_code, refuse, with_keywords
+from attnscope.base.options import flags_of, inputs_of, is_code, refuse, with_keywords
 from attnscope.base.process.devices import check_seed
 from attnscope.base.process.progress import Progress, silent
 from attnscope.code.compare.options import (
@@ -61,9 +61,7 @@ def compare(
     check_seed(execution.seed or 0)
     if hasattr(b, "dtype") and hasattr(b, "shape"):  # a tensor, as in compare(module, x)
         b, args = None, (b, *args)
-    if args and arguments.inputs is not None:
-        raise OptionError("the inputs are given twice, by position and as inputs.")
-    arguments = replace(arguments, inputs=args or arguments.inputs)
+    arguments = replace(arguments, inputs=inputs_of(args, arguments.inputs))
     if is_code(a) or is_code(b):
         of_models = {"--head": models.head, "--adapter": models.adapter, "--sort": models.sort}
         of_models |= {"--reverse": models.reverse, "--top": models.top}

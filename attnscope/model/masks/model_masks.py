@@ -13,7 +13,7 @@ from attnscope.document.result import Check
 from attnscope.model.files.indices import check_indices, parse_indices
 from attnscope.model.files.loaded import LoadedModel
 from attnscope.model.masks.inputs import MaskedBatch, read_texts
-from attnscope.model.masks.options import InputOptions, LayerOptions
+from attnscope.model.masks.options import ModelOptions
 from attnscope.model.masks.seen_keys import ObservedMask, observe_masks
 from attnscope.model.run.read_inputs import read_inputs
 from attnscope.model.run.tokens import Token
@@ -59,45 +59,38 @@ class ModelMasks:
     notices: list[str] = field(default_factory=list)
 
 
-def model_masks(
-    model: Any,
-    inputs: InputOptions,
-    run: LayerOptions,
-    progress: Progress,
-    processors: tuple[Any, Any] = (None, None),
-) -> ModelMasks:
+def model_masks(model: Any, options: ModelOptions, progress: Progress) -> ModelMasks:
     """Run a model once, and return the masks of all layers."""
     from attnscope.base.process.devices import check_device
     from attnscope.model.run.load import as_model_error
     from attnscope.model.run.open import open_model
 
-    tokenizer, image_processor = processors
     opening = open_model(
         model,
-        run.device,
-        dtype=run.dtype,
-        tokenizer=tokenizer,
-        image_processor=image_processor,
+        options.device,
+        dtype=options.dtype,
+        tokenizer=options.tokenizer,
+        image_processor=options.image_processor,
         progress=progress,
     )
     with opening as opened:
-        checkpoint, layers = opened.checkpoint, parse_indices("--layer", run.layer)
-        check_device(run.device)
+        checkpoint, layers = opened.checkpoint, parse_indices("--layer", options.layer)
+        check_device(options.device)
         with opened.loading():
-            loaded, batch = _load(opened, inputs, run)
+            loaded, batch = _load(opened, options)
         with stage(progress, f"running {checkpoint.name} …"), as_model_error(checkpoint):
-            masks = _observe(loaded, batch, run.kernel, measures=False)
+            masks = _observe(loaded, batch, options.kernel, measures=False)
             notices = [*batch.notices, *_not_observed(checkpoint, loaded, batch, masks)]
-            chosen = _chosen(checkpoint.name, loaded, masks, layers, run.stack)
+            chosen = _chosen(checkpoint.name, loaded, masks, layers, options.stack)
             checks = None
-            if run.verify:
-                measured = _observe(loaded, batch, run.kernel, measures=True)
+            if options.verify:
+                measured = _observe(loaded, batch, options.kernel, measures=True)
                 checks = _checks(chosen, measured)
     groups = _groups(chosen, batch)
-    return ModelMasks(checkpoint.name, groups, checks, notices + _notices(run.kernel, chosen))
+    return ModelMasks(checkpoint.name, groups, checks, notices + _notices(options.kernel, chosen))
 
 
-def _load(opened: OpenedModel, inputs: InputOptions, run: LayerOptions) -> tuple[Any, MaskedBatch]:
+def _load(opened: OpenedModel, options: ModelOptions) -> tuple[Any, MaskedBatch]:
     """Load a model and its input."""
     from attnscope.model.run.forward import give_target
     from attnscope.model.run.load import disable_cache
@@ -105,24 +98,24 @@ def _load(opened: OpenedModel, inputs: InputOptions, run: LayerOptions) -> tuple
 
     checkpoint, config = opened.checkpoint, opened.config
     reading = None
-    if inputs.several is None:
-        reading = read_inputs(inputs.single, checkpoint, config)
+    if options.several is None:
+        reading = read_inputs(options.single, checkpoint, config)
     else:
         check_reads(checkpoint, config, "text")
-        options = {"packed": inputs.packed, "truncate": inputs.truncate}
-        batch = read_texts(checkpoint, config, inputs.several, **options)
+        packed, truncate = options.packed, options.truncate
+        batch = read_texts(checkpoint, config, options.several, packed=packed, truncate=truncate)
     opened.check_weights_fit(what="masks")
     own = checkpoint.module.config._attn_implementation if isinstance(checkpoint, LoadedModel) else None
-    called = run.kernel if run.kernel in CALLED else None
+    called = options.kernel if options.kernel in CALLED else None
     model = opened.load(attention=called or own)
     disable_cache(model)
     if reading is not None:
         reading.to(opened.device)
-        if inputs.target is not None:
+        if options.target is not None:
             give_target(checkpoint, model, reading)
         batch = MaskedBatch.of(reading)
     batch.inputs = {name: tensor.to(model.device) for name, tensor in batch.inputs.items()}
-    _check_kernel(checkpoint.name, model, run.kernel)
+    _check_kernel(checkpoint.name, model, options.kernel)
     return model, batch
 
 

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from attnscope.attention.mha import MultiHeadAttention as MultiHeadAttention
 from attnscope.attention.sdpa import sdpa as sdpa
-from attnscope.auditing.audit import audit as audit
 from attnscope.auditing.result import Audit as Audit
 from attnscope.base.errors import AttnscopeError as AttnscopeError
 from attnscope.base.options import Inputs, Texts
@@ -24,7 +23,6 @@ from attnscope.formula.compute import verify as verify
 from attnscope.formula.example.result import WorkedExample as WorkedExample
 from attnscope.formula.scaling.result import Scaling as Scaling
 from attnscope.load import load as load
-from attnscope.masks.mask import mask as mask
 from attnscope.masks.result import AttentionMask as AttentionMask
 from attnscope.masks.result import AttentionMasks as AttentionMasks
 from attnscope.model.answers.result import Answer as Answer
@@ -86,6 +84,37 @@ def answer(
     processor: Any = ...,
     progress: Progress = ...,
 ) -> Answer: ...
+def audit(
+    target: Any,
+    *args: Any,
+    text: str | None = ...,
+    length: int | None = ...,
+    tokenizer: Any = ...,
+    causal: bool = ...,
+    bidirectional: bool = ...,
+    window: int | None = ...,
+    chunk: int | None = ...,
+    prefix: int | None = ...,
+    sinks: int | None = ...,
+    padding: bool = ...,
+    packed: bool = ...,
+    batch: bool = ...,
+    cache: bool = ...,
+    kernels: bool = ...,
+    coverage: bool = ...,
+    expect: Any = ...,
+    init: Texts | None = ...,
+    inputs: Inputs = ...,
+    where: Sequence[str] | None = ...,
+    call: str | None = ...,
+    positions: str | None = ...,
+    mask_input: Texts | str | None = ...,
+    thorough: bool = ...,
+    dtype: str | None = ...,
+    device: str = ...,
+    seed: int | None = ...,
+    progress: Progress = ...,
+) -> Audit: ...
 def card(
     model: Any,
     *,
@@ -240,6 +269,41 @@ def inspect(
     progress: Progress = ...,
     **kwargs: Any,
 ) -> Trace: ...
+def mask(
+    subject: Any,
+    *args: Any,
+    text: str | Sequence[str] | None = ...,
+    packed: bool = ...,
+    file: str | Path | None = ...,
+    ids: str | Sequence[int] | None = ...,
+    tokens: str | Sequence[str] | None = ...,
+    pair: str | None = ...,
+    target: str | None = ...,
+    image: Any = ...,
+    truncate: bool = ...,
+    layer: Indices = ...,
+    stack: Literal["self", "encoder", "decoder", "cross", "text", "vision", "audio"] | None = ...,
+    kernel: str | None = ...,
+    verify: bool = ...,
+    dtype: str | None = ...,
+    device: str = ...,
+    tokenizer: Any = ...,
+    image_processor: Any = ...,
+    nq: int | None = ...,
+    nk: int | None = ...,
+    past: int | None = ...,
+    batch: int | None = ...,
+    heads: int | None = ...,
+    window: int | None = ...,
+    align: Literal["top-left", "bottom-right", "after-past", "lengths"] | None = ...,
+    init: Texts | None = ...,
+    hides: int | None = ...,
+    inputs: Inputs = ...,
+    call: str | None = ...,
+    block: int | str | Sequence[int] | None = ...,
+    cell: int | None = ...,
+    progress: Progress = ...,
+) -> AttentionMasks: ...
 def measure_scaling(
     widths: str | Iterable[int] = ...,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from attnscope.auditing.drawing import EvidenceDrawing
+from attnscope.auditing.drawing import EvidenceDrawing, data_of
 from attnscope.auditing.figure import draw_audit
 from attnscope.auditing.picture import evidence_lines, heading, pictures, subjects
 from attnscope.auditing.result import (
@@ -15,7 +15,6 @@ from attnscope.auditing.result import (
     UNDECIDED,
     Audit,
 )
-from attnscope.auditing.svg import data_of
 from attnscope.document.blocks import Block, Notices, Plot, Table
 from attnscope.document.columns import Column
 from attnscope.document.page.document import document as page_document

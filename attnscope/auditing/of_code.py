@@ -13,8 +13,15 @@ from attnscope.attention import masks
 from attnscope.auditing.code.code import AuditedCode, code_of
 from attnscope.auditing.code.layout import is_number
 from attnscope.auditing.code.masks import PAIRS, Mask, stated_masks
-from attnscope.auditing.code.outputs import CodeOutput
-from attnscope.auditing.code.parts import alone, lengths_of, texts_of, with_cache, without_texts
+from attnscope.auditing.code.parts import (
+    alone,
+    lengths_of,
+    parameters_of,
+    texts_of,
+    with_cache,
+    without_texts,
+)
+from attnscope.auditing.code.runs import CodeOutput
 from attnscope.auditing.expected import ExpectedMask, StatedMask, mask_of_options, read_stated_mask
 from attnscope.auditing.measure.difference import relative
 from attnscope.auditing.measure.leak import Cause, too_large
@@ -35,7 +42,6 @@ from attnscope.base.options import inputs_of
 from attnscope.base.process.random_state import kept_global_random_state
 from attnscope.base.units import counted, few
 from attnscope.code.load.load import load_target
-from attnscope.code.load.signatures import signature_of
 from attnscope.code.pairs.code import inputs_by_name
 from attnscope.code.pairs.options import Pairing
 from attnscope.code.pairs.rounding import EXACT
@@ -518,9 +524,8 @@ def _misread(code: AuditedCode, mask: Mask) -> str:
 
 def _mask_hint(code: AuditedCode) -> str:
     """Return in words what gives the code a mask: a parameter that is called so, or an input by name."""
-    called = signature_of(getattr(code.runs.side.callable, "forward", code.runs.side.callable))
-    parameters = called.parameters if called is not None else ()
-    masks = [name for name in parameters if "mask" in name.lower() and name not in code.inputs]
+    names = [name for name in parameters_of(code) if "mask" in name.lower()]
+    masks = [name for name in names if name not in code.inputs]
     if not masks:
         return "--mask-input NAME says which hides positions"
     mask = next((name for name in masks if "pad" in name), masks[0])

@@ -11,20 +11,23 @@ from typing import Any
 
 import torch
 
-from attnscope.auditing.expected import StatedMask, mask_of_options, read_stated_mask
+from attnscope.auditing.expected import (
+    StatedMask,
+    causality,
+    image_blocks,
+    mask_of_options,
+    read_stated_mask,
+)
 from attnscope.auditing.measure.difference import FAILURES
 from attnscope.auditing.measure.finite import first_not_finite_module
-from attnscope.auditing.models.expected_masks import causality, image_blocks
+from attnscope.auditing.models.cache import cache
+from attnscope.auditing.models.causal import causal
+from attnscope.auditing.models.kernels import kernels
 from attnscope.auditing.models.probe import Probe
+from attnscope.auditing.models.sequences import batch, packed, padding
 from attnscope.auditing.models.subject import OUTPUT, AuditedModel, Texts
+from attnscope.auditing.models.visible import as_stated, bidirectional, coverage, influences, window
 from attnscope.auditing.options import AuditRun, ModelInput, Properties
-from attnscope.auditing.properties.batch import batch
-from attnscope.auditing.properties.cache import cache
-from attnscope.auditing.properties.causal import causal
-from attnscope.auditing.properties.kernels import kernels
-from attnscope.auditing.properties.packed import packed
-from attnscope.auditing.properties.padding import padding
-from attnscope.auditing.properties.visible import as_stated, bidirectional, coverage, influences, window
 from attnscope.auditing.result import BROKEN, HOLDS, UNDECIDED, Audit, Property
 from attnscope.base.errors import ModelError, OptionError, first_line
 from attnscope.base.options import check_conflicts

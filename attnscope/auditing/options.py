@@ -100,7 +100,7 @@ class CodeInput:
     )
     call: str | None = option("Method to call.", metavar="METHOD", shown="forward")
     positions: str | None = option(
-        "Input whose positions are changed, or the name of their axis in its specification.",
+        "Input whose positions are changed, or the name of their axis.",
         metavar="NAME",
         shown="those of the output",
     )

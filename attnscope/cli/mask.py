@@ -24,7 +24,7 @@ from attnscope.cli.output import (
     written_first,
 )
 from attnscope.masks.options import BlockOptions, CodeOptions, RuleOptions
-from attnscope.model.masks.options import ModelOptions
+from attnscope.model.masks.options import ModelMaskOptions
 
 EXAMPLES = {
     "attnscope mask causal --window 4 --nq 16": "a rule: every pair",
@@ -59,7 +59,7 @@ def mask(
     ],
     rule: RuleOptions,
     code: CodeOptions,
-    model: ModelOptions,
+    model: ModelMaskOptions,
     view: BlockOptions,
     files: MaskFiles,
     output: TableOptions,

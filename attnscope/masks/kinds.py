@@ -11,7 +11,7 @@ from attnscope.base.errors import OptionError
 from attnscope.base.tensor_files import FORMATS
 from attnscope.base.text import nearest
 from attnscope.model.files.checkpoint import Checkpoint
-from attnscope.model.masks.options import ModelOptions
+from attnscope.model.masks.options import ModelMaskOptions
 
 WHAT = "causal, or another rule; file.py:NAME of a mask_mod; or a model with --text"
 
@@ -67,7 +67,7 @@ def named(subject: Any) -> str:
     return str(subject) if isinstance(subject, str | os.PathLike) else f"this {type(subject).__name__}"
 
 
-def check_spelling(subject: Any, inputs: ModelOptions) -> None:
+def check_spelling(subject: Any, inputs: ModelMaskOptions) -> None:
     """Raise an OptionError for a model that has no input, does not exist, and is spelled like a rule."""
     if not isinstance(subject, str) or inputs.names or os.path.exists(subject):
         return

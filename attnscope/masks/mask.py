@@ -11,14 +11,14 @@ from attnscope.masks.kinds import check_spelling, is_class, kind_of, named
 from attnscope.masks.options import BlockOptions, CodeOptions, RuleOptions
 from attnscope.masks.result import AttentionMasks
 from attnscope.masks.summary import parse_block
-from attnscope.model.masks.options import ModelOptions
+from attnscope.model.masks.options import ModelMaskOptions
 
 
 @with_keywords
 def mask(
     subject: Any,
     *args: Any,
-    model: ModelOptions,
+    model: ModelMaskOptions,
     rule: RuleOptions,
     code: CodeOptions,
     view: BlockOptions,

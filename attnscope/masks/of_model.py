@@ -12,13 +12,13 @@ from attnscope.masks.kinds import named
 from attnscope.masks.result import AttentionMask, AttentionMasks
 from attnscope.masks.summary import mask_of_tensor
 from attnscope.model.masks.model_masks import LayerGroup, model_masks
-from attnscope.model.masks.options import ModelOptions
+from attnscope.model.masks.options import ModelMaskOptions
 
 
 def masks_of_model(
     model: Any,
     args: Sequence[Any],
-    options: ModelOptions,
+    options: ModelMaskOptions,
     block: tuple[int, int],
     progress: Progress,
 ) -> AttentionMasks:
@@ -52,7 +52,7 @@ def _positional_text(args: Sequence[Any], text: Any) -> Any:
     return first
 
 
-def _check_inputs(subject: Any, inputs: ModelOptions) -> None:
+def _check_inputs(subject: Any, inputs: ModelMaskOptions) -> None:
     """Raise an OptionError if a model has no input, or several."""
     names, texts = inputs.names, inputs.several
     if not names:

@@ -7,10 +7,10 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 import attnscope
+from attnscope.auditing.models.causal import causal
 from attnscope.auditing.models.subject import Texts
 from attnscope.auditing.of_model import probe_of
 from attnscope.auditing.options import Properties
-from attnscope.auditing.properties.causal import causal
 from attnscope.base.errors import ModelError
 from tests.auditing import planted
 

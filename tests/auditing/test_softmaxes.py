@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import attnscope
-from attnscope.auditing.code.softmaxes import depths_of
+from attnscope.auditing.code.runs import depths_of
 from attnscope.observe.operators.tape import Tape
 
 

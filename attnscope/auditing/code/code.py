@@ -26,9 +26,15 @@ from attnscope.auditing.code.layout import (
     shorter,
 )
 from attnscope.auditing.code.masks import PAIRS, Mask, found_mask, is_mask_name, may_be_mask
-from attnscope.auditing.code.outputs import CodeOutput, outputs_of
-from attnscope.auditing.code.runs import CodeRuns, copied
-from attnscope.auditing.code.softmaxes import depths_of, fully_masked_rows, n_softmaxes
+from attnscope.auditing.code.runs import (
+    CodeOutput,
+    CodeRuns,
+    copied,
+    depths_of,
+    fully_masked_rows,
+    n_softmaxes,
+    outputs_of,
+)
 from attnscope.auditing.expected import ExpectedMask, StatedMask
 from attnscope.auditing.measure.difference import influences, relative
 from attnscope.auditing.measure.finite import not_finite, origin

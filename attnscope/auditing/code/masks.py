@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attnscope.auditing.code.layout import Group, is_number, shared_axes
-from attnscope.auditing.code.softmaxes import fully_masked_rows
+from attnscope.auditing.code.runs import fully_masked_rows
 from attnscope.auditing.measure.difference import relative
 from attnscope.base.errors import OptionError, SourceError
 from attnscope.code.pairs.parameters import role_of

@@ -13,8 +13,7 @@ import torch
 
 from attnscope.auditing.code.code import TEXT_IDS, TEXT_LIMITS, AuditedCode
 from attnscope.auditing.code.masks import LENGTHS, PAIRS
-from attnscope.auditing.code.outputs import named_tensors, parts_of
-from attnscope.auditing.code.runs import copied
+from attnscope.auditing.code.runs import copied, named_tensors, parts_of
 from attnscope.auditing.measure.difference import relative
 from attnscope.auditing.result import BROKEN, HOLDS, UNDECIDED, Evidence, Property
 from attnscope.base.errors import SourceError

@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 
 from attnscope.attention.mask_rules import HIDES
-from attnscope.auditing.measure.moves import ChangedRun
+from attnscope.auditing.measure.difference import ChangedRun
 from attnscope.observe.operator_names import SOFTMAXES
 from attnscope.observe.operators.chain import CASTS, MASKS
 from attnscope.observe.operators.follow import MOVES

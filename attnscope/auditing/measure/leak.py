@@ -26,7 +26,7 @@ import torch
 
 import attnscope
 from attnscope.auditing.measure.corrections import Leak
-from attnscope.auditing.measure.moves import ChangedRun
+from attnscope.auditing.measure.difference import ChangedRun
 from attnscope.auditing.result import Evidence, Line
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.units import bytes_text

@@ -1,8 +1,8 @@
-"""What the tests of one model have in common: its texts, what it promises, and its weights."""
+"""What the tests of one model have in common: texts, promises, weights, and a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 
-from attnscope.auditing.expected import ExpectedMask
-from attnscope.auditing.measure.difference import FAILURES, RunDifference
-from attnscope.auditing.models.expected_masks import WINDOWS, mask_of_config, unread_window
-from attnscope.auditing.models.replay import layer_of
-from attnscope.auditing.models.subject import AuditedModel, ModelRun, Texts, audited_ids
-from attnscope.auditing.result import Evidence, Influence
+from attnscope.auditing.expected import WINDOWS, ExpectedMask, mask_of_config, unread_window
+from attnscope.auditing.measure.difference import FAILURES, RunDifference, equality
+from attnscope.auditing.models.subject import AuditedModel, ModelRun, Texts, audited_ids, layer_of
+from attnscope.auditing.result import BROKEN, HOLDS, UNDECIDED, Evidence, Influence, Property
 from attnscope.model.masks.seen_keys import observe_masks
 from attnscope.model.run.tokenize import first_position, max_tokens
 
@@ -223,3 +221,52 @@ class Probe:
             return evidence
         shorter = layer_of(self.subject, stage, lambda: self.inputs(self.ids[:, :-1]))
         return layer.leak(cause, still, shorter, visible).added_to(evidence)
+
+
+@dataclass(frozen=True)
+class PropertyTest:
+    """One way to test a property."""
+
+    name: str  #: such as the name of a kernel
+    found: RunDifference
+    changed: str  #: what was changed, in words
+    difference: str  #: the sentence if something moved
+    cause: slice | None = None  #: the positions that were changed, which must not move others
+    #: adds to the evidence which keys have weight then; None: nothing is added
+    weights: Callable[[Evidence], Evidence] | None = None
+
+
+def verdict(
+    probe: Probe,
+    name: str,
+    source: str,
+    variants: Iterable[PropertyTest],
+    agreement: Callable[[list[str]], str],
+    *,
+    needs_all: bool = False,
+) -> Property:
+    """Judge that a property is broken if it is in one way, and holds if it does in one, or in all.
+
+    Each variant is computed when the one before it has not moved; `agreement` returns the sentence if
+    nothing moved, for the names of those that could be decided.
+    """
+    done, left_out, amounts = [], [], []
+    for each in variants:
+        if each.found.status == "different":
+            evidence = probe.evidence(each.found, each.changed, each.cause)
+            if each.weights is not None:
+                evidence = each.weights(evidence)
+            return Property(name, BROKEN, source, each.difference, evidence)
+        if each.found.status == "undecided":
+            left_out.append(": ".join(filter(None, [each.name, each.found.why])))
+        else:
+            done.append(each.name)
+            amounts.append(each.found.amount)
+    if needs_all and left_out:
+        return Property(name, UNDECIDED, source, left_out[0])
+    if not done:
+        return Property(name, UNDECIDED, source, "; ".join(left_out))
+    text = f"{agreement(done)}, {equality(max(amounts))}"
+    if left_out:
+        text += f"; undecided: {'; '.join(left_out)}"
+    return Property(name, HOLDS, source, text)

@@ -13,7 +13,7 @@ from attnscope.document.result import Check
 from attnscope.model.files.indices import check_indices, parse_indices
 from attnscope.model.files.loaded import LoadedModel
 from attnscope.model.masks.inputs import MaskedBatch, read_texts
-from attnscope.model.masks.options import ModelOptions
+from attnscope.model.masks.options import ModelMaskOptions
 from attnscope.model.masks.seen_keys import ObservedMask, observe_masks
 from attnscope.model.run.read_inputs import read_inputs
 from attnscope.model.run.tokens import Token
@@ -59,7 +59,7 @@ class ModelMasks:
     notices: list[str] = field(default_factory=list)
 
 
-def model_masks(model: Any, options: ModelOptions, progress: Progress) -> ModelMasks:
+def model_masks(model: Any, options: ModelMaskOptions, progress: Progress) -> ModelMasks:
     """Run a model once, and return the masks of all layers."""
     from attnscope.base.process.devices import check_device
     from attnscope.model.run.load import as_model_error
@@ -90,7 +90,7 @@ def model_masks(model: Any, options: ModelOptions, progress: Progress) -> ModelM
     return ModelMasks(checkpoint.name, groups, checks, notices + _notices(options.kernel, chosen))
 
 
-def _load(opened: OpenedModel, options: ModelOptions) -> tuple[Any, MaskedBatch]:
+def _load(opened: OpenedModel, options: ModelMaskOptions) -> tuple[Any, MaskedBatch]:
     """Load a model and its input."""
     from attnscope.model.run.forward import give_target
     from attnscope.model.run.load import disable_cache

@@ -22,7 +22,7 @@ from attnscope.model.run.options import (
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class ModelMaskOptions:
     """The input of a model, the layers to show, and how it runs."""
 
     PANEL = "Input of a model"

@@ -1,13 +1,15 @@
-"""Padding: the outputs of real tokens are those without padding, left and right."""
+"""Batch, packed and padding: what stands beside a text changes nothing in it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from attnscope.auditing.measure.difference import Rows, RunDifference, difference, equality
-from attnscope.auditing.models.probe import LayerMask, Probe
+from attnscope.auditing.models.probe import LayerMask, Probe, PropertyTest, verdict
 from attnscope.auditing.models.subject import ModelRun
 from attnscope.auditing.result import (
     BROKEN,
@@ -19,7 +21,117 @@ from attnscope.auditing.result import (
     Property,
 )
 
-NAME = "padding"
+
+def batch(probe: Probe) -> Property:
+    """Exchange the other sequence of a batch of two, and their order."""
+    text = probe.ids[:, : probe.n // 2]
+    first, second = (probe.texts.drawn(text.shape[1]) for _ in range(2))
+    pairs = {"the other sequence": ((text, second), 0), "the order of sequences": ((first, text), 1)}
+
+    def variants() -> Iterator[PropertyTest]:
+        for changed, (pair, row) in pairs.items():
+            found = _compared(probe, (text, first), pair, row)
+            moves = f"exchanging {changed} moves position {found.position}"
+            yield PropertyTest("", found, changed, moves)
+            if found.status == "undecided":
+                return
+
+    equal = "exchanging the other sequence, or their order, moves nothing"
+    return verdict(probe, "batch", "every model", variants(), lambda _: equal, needs_all=True)
+
+
+def _compared(
+    probe: Probe,
+    before: tuple[torch.Tensor, torch.Tensor],
+    after: tuple[torch.Tensor, torch.Tensor],
+    row: int,
+) -> RunDifference:
+    """Compare the first sequence of a batch with itself in another row of the other batch."""
+
+    def runs(exact: bool) -> tuple[Rows, Rows]:
+        one = probe.once(
+            ("batch", exact),
+            lambda: probe.subject.run(exact=exact, **probe.inputs(torch.cat(before))),
+        )
+        other = probe.subject.run(exact=exact, **probe.inputs(torch.cat(after)))
+        return one.rows(), other.rows(row=row)
+
+    return difference(runs)
+
+
+def packed(probe: Probe, requested: bool) -> Property:
+    """Read two texts in one row, with positions that begin again, and each alone."""
+    source, why_not = _support(probe)
+    if source is None:
+        return Property("packed", NOT_APPLICABLE, why_not, "")
+    cut = probe.n // 2 + 1
+    lengths = (cut, probe.n - cut)
+    positions = torch.cat([probe.positions(0, length) for length in lengths], 1)
+
+    def runs(exact: bool) -> tuple[Rows, Rows]:
+        parts = [probe.ids[:, :cut], probe.ids[:, cut:]]
+        alone = [
+            probe.subject.run(
+                exact=exact,
+                **probe.inputs(part, position_ids=probe.positions(0, part.shape[1])),
+            ).rows()
+            for part in parts
+        ]
+        both = {stage: torch.cat([each[stage] for each in alone]) for stage in alone[0]}
+        row = probe.subject.run(exact=exact, **probe.inputs(position_ids=positions)).rows()
+        return {stage: both[stage] for stage in row}, row
+
+    found = difference(runs)
+    if found.status == "different" and not requested and not _uses_positions(probe):
+        why = "its mask does not depend on position_ids: texts in a row attend to each other"
+        return Property("packed", NOT_APPLICABLE, why, "")
+    which = "the first" if found.position < cut else "the second"
+    text = f"{which} of two texts in a row differs from the same text alone"
+
+    def weights(evidence: Evidence) -> Evidence:
+        return probe.with_weights(
+            evidence,
+            probe.inputs(position_ids=positions),
+            f"with two texts, the second from position {cut} on",
+            lambda mask: torch.block_diag(*(mask.expected_keys(length) for length in lengths)).bool(),
+        )
+
+    test = PropertyTest("", found, "the other text in the row", text, weights=weights)
+    return verdict(
+        probe, "packed", source, [test], lambda _: "two texts in a row are what each is alone"
+    )
+
+
+def _uses_positions(probe: Probe) -> bool:
+    """Check whether the model passes its positions on to where transformers looks for packed texts."""
+    from transformers import masking_utils
+
+    search = masking_utils.find_packed_sequence_indices
+    with patch.object(masking_utils, "find_packed_sequence_indices", side_effect=search) as spy:
+        probe.subject.run(**probe.inputs(position_ids=probe.positions(0, probe.n)))
+    return bool(spy.called)
+
+
+def _support(probe: Probe) -> tuple[str | None, str]:
+    """Find what says that a model supports packed texts; or None, and why not."""
+    import sys
+
+    subject = probe.subject
+    if probe.source is not None or not probe.causal:
+        return None, "positions that begin again mean a new text in causal models only"
+    if not subject.takes("position_ids"):
+        return None, "its forward takes no position_ids"
+    model = subject.module.base_model
+    names = vars(sys.modules[type(model).__module__])
+    if "create_causal_mask" not in names:
+        return None, f"{type(model).__name__} does not build its mask with create_causal_mask"
+    kinds = getattr(subject.config.get_text_config(), "layer_types", None) or []
+    others = sorted({kind for kind in kinds if "attention" not in kind or "linear" in kind})
+    if others or any("mamba" in type(each).__name__.lower() for each in model.modules()):
+        return None, f"its {' and '.join(others) or 'Mamba'} layers carry a state from text to text"
+    return "create_causal_mask: positions that begin again mean a new text", ""
+
+
 N_PAD = 5
 """The number of padding tokens, at least."""
 
@@ -27,7 +139,7 @@ N_PAD = 5
 def padding(probe: Probe) -> Property:
     """Change what the padding contains, which moves nothing; and compare with the text alone."""
     if not probe.subject.takes("attention_mask"):
-        return Property(NAME, NOT_APPLICABLE, "its forward has no attention_mask", "")
+        return Property("padding", NOT_APPLICABLE, "its forward has no attention_mask", "")
     sides, source = ["right"], "encoders are padded on the right"
     if probe.causal and probe.source is None:
         sides, source = ["left", "right"], "generation pads on the left, training on the right"
@@ -38,10 +150,10 @@ def padding(probe: Probe) -> Property:
             return _broken(probe, side, found, source)
         if found.status == "undecided":
             why = f"padding on the {side}: {found.why}"
-            return Property(NAME, UNDECIDED, source, why)
+            return Property("padding", UNDECIDED, source, why)
         amounts.append(found.amount)
     text = f"{' and '.join(sides)}: real tokens are those without padding, {equality(max(amounts))}"
-    return Property(NAME, HOLDS, source, text)
+    return Property("padding", HOLDS, source, text)
 
 
 def _broken(probe: Probe, side: str, found: RunDifference, source: str) -> Property:
@@ -57,7 +169,7 @@ def _broken(probe: Probe, side: str, found: RunDifference, source: str) -> Prope
     text = f"{changed} moves real token {found.position}"
     if by_content.is_equal:
         text += f", and what it contains does not: {_reason(probe, side, evidence)}"
-    return Property(NAME, BROKEN, source, text, evidence)
+    return Property("padding", BROKEN, source, text, evidence)
 
 
 def _reason(probe: Probe, side: str, evidence: Evidence) -> str:

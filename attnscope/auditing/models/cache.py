@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from attnscope.auditing.measure.difference import Rows, RunDifference, difference_unless_it_raises
-from attnscope.auditing.models.probe import Probe
-from attnscope.auditing.properties.variants import PropertyTest, verdict
+from attnscope.auditing.models.probe import Probe, PropertyTest, verdict
 from attnscope.auditing.result import NOT_APPLICABLE, Property
 
 NAME = "cache"

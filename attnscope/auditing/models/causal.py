@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from attnscope.auditing.measure.difference import Rows, RunDifference, difference
-from attnscope.auditing.models.probe import Probe
+from attnscope.auditing.models.probe import Probe, PropertyTest, verdict
 from attnscope.auditing.models.subject import ModelRun, batch_norms_of, batch_statistics
-from attnscope.auditing.properties.variants import PropertyTest, verdict
 from attnscope.auditing.result import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Property
 
 NAME = "causal"

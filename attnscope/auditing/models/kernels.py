@@ -11,8 +11,7 @@ from unittest.mock import patch
 import torch
 
 from attnscope.auditing.measure.difference import Rows, RunDifference, difference_unless_it_raises
-from attnscope.auditing.models.probe import Probe
-from attnscope.auditing.properties.variants import PropertyTest, verdict
+from attnscope.auditing.models.probe import Probe, PropertyTest, verdict
 from attnscope.auditing.result import NOT_APPLICABLE, Evidence, Property
 from attnscope.model.masks.model_masks import SUPPORTED
 from attnscope.model.run.load import switched_attention

@@ -10,8 +10,7 @@ from typing import Any
 from attnscope.base.units import MISSING, counted, number_text
 from attnscope.document.blocks import Block, Plot, Table
 from attnscope.document.columns import Column
-from attnscope.model.effects.drawing import PositionsDrawing
-from attnscope.model.effects.figure import draw_positions
+from attnscope.model.effects.drawing import PositionsDrawing, draw_positions
 from attnscope.model.effects.options import MEANINGS, STRONGEST, Kind
 from attnscope.model.effects.result import DirectSum, HeadEffects
 from attnscope.model.heads.document import document as document_of_heads

@@ -15,18 +15,23 @@ from attnscope.base.text import printable, shortened
 from attnscope.base.units import number_text
 from attnscope.document.blocks import Drawing
 from attnscope.document.columns import Column
+from attnscope.document.figure import CELL, MAX_INCHES, SHORTEST, draw_numbers, label_axis
 from attnscope.document.grid.colours import ColourScale, print_picture_line
 from attnscope.document.grid.pooling import chunks
 from attnscope.document.html import rendered
 from attnscope.document.markdown import markdown_table
 from attnscope.document.terminal import print_line
 from attnscope.model.effects.result import HeadEffects
+from attnscope.model.heads.figure import number_axis, write_title
 from attnscope.model.heads.result import HeadRow, head_name
+from attnscope.model.run.tokens import Token
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
 
-CELL = 2  # characters
+
+LETTERS = 2  # characters of a cell
 LONGEST_TOKEN = 12
 EVERY = 5  # columns between their numbers
 MOST_CELLS = 12_000
@@ -123,17 +128,17 @@ class PositionsDrawing(Drawing):
         indent = max(map(len, [*labels, corner])) + 1
         print_line(console, Text())
         print_line(console, Text.assemble((grid.column, "bold"), f"  {grid.what}"))
-        most = max(1, (console.width - indent) // CELL)
+        most = max(1, (console.width - indent) // LETTERS)
         for band in chunks(len(grid.numbers), -(-len(grid.numbers) // most)):
             header = Text(corner.ljust(indent), "dim")
             for i, number in enumerate(grid.numbers[band.start : band.stop]):
-                header.append((str(number) if i % EVERY == 0 else "").ljust(CELL)[:CELL], "bold")
+                header.append((str(number) if i % EVERY == 0 else "").ljust(LETTERS)[:LETTERS], "bold")
             print_picture_line(console, scale, header)
             cells = grid.values[:, band.start : band.stop].tolist()
             for name, effects in zip(labels, cells, strict=True):
                 line = Text(name.ljust(indent))
                 for effect in effects:
-                    line.append_text(scale.blank(0.0 if isnan(effect) else effect, CELL))
+                    line.append_text(scale.blank(0.0 if isnan(effect) else effect, LETTERS))
                 print_picture_line(console, scale, line)
         print_line(console, scale.legend(console.width))
 
@@ -214,3 +219,55 @@ TEMPLATE = """\
 {% endfor %}
 </div>
 """  # noqa: E501
+
+
+# The same as a figure: a panel for each column.
+
+LARGEST = 400  # rows: fewer than pixels, so that all are visible
+BETWEEN = 0.9  # inches from a panel to the next, for its scale
+ABOVE = 0.6  # inches from the top of panels to the title
+
+
+def draw_positions(figure: Figure, table: HeadEffects) -> None:
+    """Draw a panel for each column: positions downwards, layers across, or heads of a single layer."""
+    grids = grids_of(table)
+    n_row = min(len(table.places), LARGEST)
+    height = max(SHORTEST, min(MAX_INCHES, CELL * n_row))
+    wide = [max(3 * CELL, CELL * len(grid.numbers)) for grid in grids]
+    width = sum(wide) + BETWEEN * (len(grids) - 1)
+    figure.set_size_inches(width, height)
+    left = 0.0
+    for grid, each in zip(grids, wide, strict=True):
+        _draw(figure, table, grid, left, (each, height), named=grid is grids[0])
+        left += each + BETWEEN
+    names = [grid.column for grid in grids]
+    write_title(figure, table, names, ABOVE, [f"cells: {grids[0].what}"])
+
+
+def _draw(
+    figure: Figure,
+    table: HeadEffects,
+    grid: PositionGrid,
+    left: float,
+    size: tuple[float, float],
+    *,
+    named: bool,
+) -> None:
+    """Draw one column and its colour scale, `left` inches from the left, and of a size in inches.
+
+    If the panel is `named`, its rows have tokens, which panels beside each other share.
+    """
+    width, height = size
+    rows, values, _ = grid.pooled(LARGEST)
+    axes = draw_numbers(figure, values, left, 0, size, signed=True)
+    cell = width / len(grid.numbers)
+    number_axis(axes.xaxis, grid.numbers, cell, 0.15 + 0.05 * len(str(grid.numbers[-1])))
+    axes.set_xlabel("head" if grid.of_heads else "layer")
+    places = [range(table.places[row.start], table.places[row.stop - 1] + 1) for row in rows]
+    if named:
+        tokens = [Token(table.token(each.start)) for each in places]
+        label_axis(axes, tokens, places, height / len(rows), "y")
+        axes.set_ylabel("position")
+    else:
+        axes.set_yticks([])
+    axes.set_title(grid.column, loc="left")

@@ -12,13 +12,16 @@ import torch
 from attnscope.base.errors import ModelError, OptionError, SizeError
 from attnscope.base.units import bytes_text
 from attnscope.model.effects.baseline import Baseline
-from attnscope.model.effects.blocked import BlockedKeys, blocked_at_once, blocked_effects
 from attnscope.model.effects.direct import DirectEffects, NotAdditiveError, direct_effects
 from attnscope.model.effects.exact import (
+    BlockedKeys,
     Change,
+    blocked_at_once,
+    blocked_effects,
     changes_of,
     exact_effects,
     mean_output,
+    parse_blocks,
     replaced_effects,
     resolution_of,
     rounds,
@@ -26,13 +29,13 @@ from attnscope.model.effects.exact import (
 from attnscope.model.effects.head_outputs import AttendingLayer, HeadOutputs
 from attnscope.model.effects.metric import Inputs, PredictionMetric
 from attnscope.model.effects.options import BLOCKED, DIRECT, FIRST_ORDER, MEAN, PATCHED, ZERO, Kind
-from attnscope.model.effects.positions import parse_blocks, parse_positions
 from attnscope.model.effects.prompt import MeasuredPrompt, MeasuredRun
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.maps.capture import HeadSelection
 from attnscope.model.run.layers import check_selected
 from attnscope.model.run.load import as_model_error
 from attnscope.model.run.memory_plan import needs_of, tokens_text
+from attnscope.model.run.tokens import parse_positions
 
 Key = tuple[str, int, int]  #: a head: its stack, its layer and its index
 FEW = 8  #: the most tokens of the run that finds the output projections

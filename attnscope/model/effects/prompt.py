@@ -13,13 +13,12 @@ from attnscope.base.errors import ModelError, OptionError
 from attnscope.base.text import shortened
 from attnscope.model.effects.metric import Inputs, PredictionMetric, embeddings_of, predict
 from attnscope.model.effects.options import Kind
-from attnscope.model.effects.positions import parse_positions
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.run.forward import shifted
 from attnscope.model.run.load import as_model_error
 from attnscope.model.run.text_file import checked_fields, read_json_lines
 from attnscope.model.run.tokenize import Reading, encoded, max_tokens, tokens_of
-from attnscope.model.run.tokens import Token
+from attnscope.model.run.tokens import Token, parse_positions
 
 Answer = str | int | Sequence[int]
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.model.effects.baseline import Baseline
-from attnscope.model.effects.restart import LayerOutputs, layers_of
+from attnscope.model.effects.baseline import Baseline, LayerOutputs, layers_of
 from tests.model.effects.families import build
 from tests.sweeps import swept
 

@@ -9,23 +9,16 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, PreTrainedTokenizerFast
+from transformers.models.auto import modeling_auto
 
 from tests.model.run.families import BART, BERT, GPT, LLAMA, NARROW, T5
 from tests.model.run.families import FAMILIES as SHARED
 
 EXPERTS = {
-    "num_experts": 4,
-    "n_routed_experts": 4,
-    "num_local_experts": 4,
-    "moe_num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_k": 2,
-    "moe_intermediate_size": 12,
-    "shared_expert_intermediate_size": 12,
-    "num_shared_experts": 1,
-    "n_shared_experts": 1,
-    "n_group": 1,
-    "topk_group": 1,
+    **dict.fromkeys("num_experts n_routed_experts num_local_experts moe_num_experts".split(), 4),
+    **dict.fromkeys("num_experts_per_tok moe_k".split(), 2),
+    **dict.fromkeys("moe_intermediate_size shared_expert_intermediate_size".split(), 12),
+    **dict.fromkeys("num_shared_experts n_shared_experts n_group topk_group".split(), 1),
 }
 LATENT = {
     **{key: size for key, size in LLAMA.items() if key not in ("head_dim", "num_key_value_heads")},
@@ -43,6 +36,8 @@ LATENT = {
 BERT_OUT = "encoder.layer.{}.attention.output.dense"
 LLAMA_OUT = "model.layers.{}.self_attn.o_proj"
 GPT_OUT = "transformer.h.{}.attn.c_proj"
+OUT_PROJ = "model.layers.{}.self_attn.out_proj"
+OPT_OUT = "model.decoder.layers.{}.self_attn.out_proj"
 
 
 @dataclass(frozen=True)
@@ -74,15 +69,13 @@ class Family:
     """A family's small language model.
 
     Attributes:
-        class_name: its class in transformers.
-        model_type: its name there.
+        model_type: its name in transformers.
         config: its sizes.
         stacks: by the name of the stack.
         masked: whether it predicts a masked token.
         dtype: float64 unless its code knows float32 only.
     """
 
-    class_name: str
     model_type: str
     config: dict[str, Any]
     stacks: dict[str, Stack]
@@ -94,500 +87,253 @@ class Family:
         """Whether it has an encoder and a decoder."""
         return "cross" in self.stacks
 
+    @property
+    def model_class(self) -> Any:
+        """Its class in transformers."""
+        kind = "MASKED_LM" if self.masked else "SEQ_TO_SEQ_CAUSAL_LM" if self.decodes else "CAUSAL_LM"
+        names = getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES")
+        return getattr(transformers, names[self.model_type])
+
 
 FAMILIES: dict[str, Family] = {}
 
 
+def heads_in(config: dict[str, Any]) -> int:
+    """The number of query heads that a configuration names."""
+    names = (
+        "num_attention_heads n_head n_heads attention_heads num_heads decoder_attention_heads".split()
+    )
+    return next(config[name] for name in names if name in config)
+
+
 def causal(
-    name: str,
-    class_name: str,
-    config: dict[str, Any],
-    projection: str,
-    n_head: int,
-    layers: tuple[int, ...] = (0, 1),
-    **more: Any,
+    names: str, config: dict[str, Any], projection: str, layers: tuple[int, ...] = (0, 1), **more: Any
 ) -> None:
-    """Add a family that predicts the next token."""
-    stacks = {"self": Stack(projection, n_head, layers)}
-    FAMILIES[name] = Family(class_name, name.split()[0], config, stacks, **more)
+    """Add families that predict the next token; what follows the first word of a name is its variant."""
+    for name in names.split(", "):
+        stacks = {"self": Stack(projection, heads_in(config), layers)}
+        FAMILIES[name] = Family(name.split()[0], config, stacks, **more)
 
 
-def masked(name: str, class_name: str, projection: str, config: dict[str, Any] | None = None) -> None:
-    """Add a family that predicts a masked token."""
-    layers = tuple(range((config or BERT).get("num_hidden_layers", 2)))
-    stacks = {"self": Stack(projection, 3, layers)}
-    FAMILIES[name] = Family(class_name, name, config or BERT, stacks, masked=True)
+def masked(names: str, projection: str, config: dict[str, Any] = BERT) -> None:
+    """Add families that predict a masked token."""
+    layers = tuple(range(config.get("num_hidden_layers", 2)))
+    for name in names.split():
+        stacks = {"self": Stack(projection, heads_in(config), layers)}
+        FAMILIES[name] = Family(name, config, stacks, masked=True)
 
 
 def decoding(
-    name: str, class_name: str, encoder: str, decoder: str, cross: str, config: dict[str, Any] = BART
+    names: str, config: dict[str, Any], encoder: str, decoder: str, cross: str, *n_layer: int
 ) -> None:
-    """Add a family that has an encoder and a decoder."""
-    heads, layers = ((3, 4), (2, 3)) if "d_kv" not in config else ((3, 3), (2, 4))
-    stacks = {
-        "encoder": Stack(encoder, heads[0], tuple(range(layers[0]))),
-        "decoder": Stack(decoder, heads[1], tuple(range(layers[1]))),
-        "cross": Stack(cross, heads[1], tuple(range(layers[1]))),
-    }
-    FAMILIES[name] = Family(class_name, name, config, stacks)
+    """Add families that have an encoder and a decoder, of two numbers of layers."""
+    own, others = config.get("encoder_attention_heads", heads_in(config)), heads_in(config)
+    of_encoder, of_decoder = (tuple(range(n)) for n in n_layer)
+    for name in names.split():
+        stacks = {
+            "encoder": Stack(encoder, own, of_encoder),
+            "decoder": Stack(decoder, others, of_decoder),
+            "cross": Stack(cross, others, of_decoder),
+        }
+        FAMILIES[name] = Family(name, config, stacks)
 
 
 # GPT and what followed.
 
-causal("gpt2", "GPT2LMHeadModel", GPT, GPT_OUT, 3)
-causal("gpt_bigcode", "GPTBigCodeForCausalLM", GPT, GPT_OUT, 3)
-causal("gpt_bigcode multi-head", "GPTBigCodeForCausalLM", {**GPT, "multi_query": False}, GPT_OUT, 3)
-causal("openai-gpt", "OpenAIGPTLMHeadModel", GPT, GPT_OUT, 3)
-causal("ctrl", "CTRLLMHeadModel", {**GPT, "dff": 20}, "transformer.h.{}.multi_head_attention.dense", 3)
-causal("gpt_neox", "GPTNeoXForCausalLM", BERT, "gpt_neox.layers.{}.attention.dense", 3)
-causal(
-    "gpt_neox serial",
-    "GPTNeoXForCausalLM",
-    {**BERT, "use_parallel_residual": False},
-    "gpt_neox.layers.{}.attention.dense",
-    3,
-)
-causal("gptj", "GPTJForCausalLM", {**GPT, "rotary_dim": 4}, "transformer.h.{}.attn.out_proj", 3)
-causal(
-    "codegen",
-    "CodeGenForCausalLM",
-    {**GPT, "n_embd": 32, "n_head": 4, "rotary_dim": 4},
-    "transformer.h.{}.attn.out_proj",
-    4,
-)
-causal("gpt_neo", "GPTNeoForCausalLM", SHARED["gpt_neo"], "transformer.h.{}.attn.attention.out_proj", 3)
-causal("opt", "OPTForCausalLM", SHARED["opt"], "model.decoder.layers.{}.self_attn.out_proj", 3)
-causal("bloom", "BloomForCausalLM", SHARED["bloom"], "transformer.h.{}.self_attention.dense", 3)
-for kind, n_head in (("falcon", 6), ("falcon multi-query", 3), ("falcon multi-head", 3)):
-    causal(kind, "FalconForCausalLM", SHARED[kind], "transformer.h.{}.self_attention.dense", n_head)
-causal("mpt", "MptForCausalLM", SHARED["mpt"], "transformer.blocks.{}.attn.out_proj", 3)
-causal("persimmon", "PersimmonForCausalLM", SHARED["persimmon"], "model.layers.{}.self_attn.dense", 3)
-causal("biogpt", "BioGptForCausalLM", BERT, "biogpt.layers.{}.self_attn.out_proj", 3)
-causal(
-    "xglm",
-    "XGLMForCausalLM",
-    {
-        "vocab_size": 50,
-        "d_model": 24,
-        "ffn_dim": 20,
-        "num_layers": 2,
-        "attention_heads": 3,
-        "max_position_embeddings": 32,
-    },
-    "model.layers.{}.self_attn.out_proj",
-    3,
-    dtype=torch.float32,  # its mask is float32
-)
-causal("phi", "PhiForCausalLM", NARROW, "model.layers.{}.self_attn.dense", 6)
-causal("phi3", "Phi3ForCausalLM", SHARED["phi3"], LLAMA_OUT, 6)
-causal(
-    "modernbert-decoder",
-    "ModernBertDecoderForCausalLM",
-    {**BERT, "pad_token_id": 0},
-    "model.layers.{}.attn.Wo",
-    3,
-)
-
-causal("bert decoder", "BertLMHeadModel", {**BERT, "is_decoder": True}, f"bert.{BERT_OUT}", 3)
-causal(
-    "bart decoder", "BartForCausalLM", BART, "model.decoder.layers.{}.self_attn.out_proj", 4, (0, 1, 2)
-)
-for kind, config in {
-    "opt projected": {"word_embed_proj_dim": 12},
-    "opt post-norm": {"do_layer_norm_before": False},
-}.items():
-    config = {**SHARED["opt"], **config}
-    causal(kind, "OPTForCausalLM", config, "model.decoder.layers.{}.self_attn.out_proj", 3)
+SERIAL = {**BERT, "use_parallel_residual": False}
+CODEGEN = {**GPT, "n_embd": 32, "n_head": 4, "rotary_dim": 4}
+XGLM = {"vocab_size": 50, "d_model": 24, "ffn_dim": 20, "num_layers": 2, "attention_heads": 3}
+XGLM["max_position_embeddings"] = 32
+causal("gpt2, gpt_bigcode, openai-gpt", GPT, GPT_OUT)
+causal("gpt_bigcode multi-head", {**GPT, "multi_query": False}, GPT_OUT)
+causal("ctrl", {**GPT, "dff": 20}, "transformer.h.{}.multi_head_attention.dense")
+causal("gpt_neox", BERT, "gpt_neox.layers.{}.attention.dense")
+causal("gpt_neox serial", SERIAL, "gpt_neox.layers.{}.attention.dense")
+causal("gptj", {**GPT, "rotary_dim": 4}, "transformer.h.{}.attn.out_proj")
+causal("codegen", CODEGEN, "transformer.h.{}.attn.out_proj")
+causal("gpt_neo", SHARED["gpt_neo"], "transformer.h.{}.attn.attention.out_proj")
+causal("opt", SHARED["opt"], OPT_OUT)
+for kind in ("bloom", "falcon", "falcon multi-query", "falcon multi-head"):
+    causal(kind, SHARED[kind], "transformer.h.{}.self_attention.dense")
+causal("mpt", SHARED["mpt"], "transformer.blocks.{}.attn.out_proj")
+causal("persimmon", SHARED["persimmon"], "model.layers.{}.self_attn.dense")
+causal("biogpt", BERT, "biogpt.layers.{}.self_attn.out_proj")
+causal("xglm", XGLM, OUT_PROJ, dtype=torch.float32)  # its mask is float32
+causal("phi", NARROW, "model.layers.{}.self_attn.dense")
+causal("phi3", SHARED["phi3"], LLAMA_OUT)
+causal("modernbert-decoder", {**BERT, "pad_token_id": 0}, "model.layers.{}.attn.Wo")
+causal("bert decoder", {**BERT, "is_decoder": True}, f"bert.{BERT_OUT}")
+causal("bart decoder", BART, OPT_OUT, (0, 1, 2))
+causal("opt projected", {**SHARED["opt"], "word_embed_proj_dim": 12}, OPT_OUT)
+causal("opt post-norm", {**SHARED["opt"], "do_layer_norm_before": False}, OPT_OUT)
 
 # Llama and what followed.
 
-for name, class_name in {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "olmo": "OlmoForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
-    "olmo3": "Olmo3ForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-    "cohere": "CohereForCausalLM",
-    "cohere2": "Cohere2ForCausalLM",
-    "arcee": "ArceeForCausalLM",
-    "apertus": "ApertusForCausalLM",
-    "ernie4_5": "Ernie4_5ForCausalLM",
-    "seed_oss": "SeedOssForCausalLM",
-    "glm": "GlmForCausalLM",
-    "glm4": "Glm4ForCausalLM",
-    "exaone4": "Exaone4ForCausalLM",
-    "nemotron": "NemotronForCausalLM",
-    "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
-    "vaultgemma": "VaultGemmaForCausalLM",
-    "diffllama": "DiffLlamaForCausalLM",
-    "doge": "DogeForCausalLM",
-    "cwm": "CwmForCausalLM",
-}.items():
-    causal(name, class_name, LLAMA, LLAMA_OUT, 6)
-causal(
-    "granite",
-    "GraniteForCausalLM",
-    {
-        **LLAMA,
-        "residual_multiplier": 0.3,
-        "embedding_multiplier": 2.0,
-        "logits_scaling": 1.5,
-        "attention_multiplier": 0.2,
-    },
-    LLAMA_OUT,
-    6,
-)
-for name, class_name in {
-    "stablelm": "StableLmForCausalLM",
-    "starcoder2": "Starcoder2ForCausalLM",
-    "helium": "HeliumForCausalLM",
-    "bitnet": "BitNetForCausalLM",
-}.items():
-    causal(name, class_name, NARROW, LLAMA_OUT, 6)
-causal("nanochat", "NanoChatForCausalLM", {**NARROW, "num_key_value_heads": 6}, LLAMA_OUT, 6)
-
-for kind, class_name in {
-    "mistral": "MistralForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "cohere2": "Cohere2ForCausalLM",
-}.items():
-    causal(f"{kind} sliding", class_name, {**LLAMA, "sliding_window": 3}, LLAMA_OUT, 6)
-FAMILIES["gemma3"] = Family(
-    "Gemma3ForConditionalGeneration",
-    "gemma3",
-    SHARED["gemma3"],
-    {"text": Stack("model.language_model.layers.{}.self_attn.o_proj", 6)},
-)
-
+GRANITE = {"residual_multiplier": 0.3, "embedding_multiplier": 2.0, "logits_scaling": 1.5}
+GRANITE["attention_multiplier"] = 0.2
+FOUR = {"num_hidden_layers": 4}
 LAYERED = {
     **LLAMA,
-    "num_hidden_layers": 4,
+    **FOUR,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
     "vocab_size_per_layer_input": 50,
     "hidden_size_per_layer_input": 6,
 }
+GEMMA_3N = {  # its last two layers read the keys and values of the first two
+    **LAYERED,
+    "num_kv_shared_layers": 2,
+    "laurel_rank": 4,
+    "intermediate_size": [28] * 4,
+    "activation_sparsity_pattern": [0.0] * 4,
+}
 causal(
-    "gemma3n_text",  # its last two layers read the keys and values of the first two
-    "Gemma3nForCausalLM",
-    {
-        **LAYERED,
-        "num_kv_shared_layers": 2,
-        "laurel_rank": 4,
-        "intermediate_size": [28] * 4,
-        "activation_sparsity_pattern": [0.0] * 4,
-    },
+    "llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, olmo, olmo2, olmo3, smollm3, cohere, cohere2,"
+    " arcee, apertus, ernie4_5, seed_oss, glm, glm4, exaone4, nemotron, hunyuan_v1_dense, vaultgemma,"
+    " diffllama, doge, cwm",
+    LLAMA,
     LLAMA_OUT,
-    6,
-    (0, 1, 2, 3),
 )
-causal(
-    "gemma4_text", "Gemma4ForCausalLM", {**LAYERED, "per_layer_config": None}, LLAMA_OUT, 6, (0, 1, 2, 3)
+causal("granite", {**LLAMA, **GRANITE}, LLAMA_OUT)
+causal("stablelm, starcoder2, helium, bitnet", NARROW, LLAMA_OUT)
+causal("nanochat", {**NARROW, "num_key_value_heads": 6}, LLAMA_OUT)
+causal("mistral sliding, gemma2 sliding, cohere2 sliding", {**LLAMA, "sliding_window": 3}, LLAMA_OUT)
+FAMILIES["gemma3"] = Family(
+    "gemma3", SHARED["gemma3"], {"text": Stack("model.language_model.layers.{}.self_attn.o_proj", 6)}
 )
-causal("hrm_text", "HrmTextForCausalLM", LLAMA, "model.L_module.layers.{}.self_attn.o_proj", 6)
+causal("gemma3n_text", GEMMA_3N, LLAMA_OUT, (0, 1, 2, 3))
+causal("gemma4_text", {**LAYERED, "per_layer_config": None}, LLAMA_OUT, (0, 1, 2, 3))
+causal("hrm_text", LLAMA, "model.L_module.layers.{}.self_attn.o_proj")
 
 # Mixtures of experts.
 
-for name, class_name in {
-    "mixtral": "MixtralForCausalLM",
-    "gpt_oss": "GptOssForCausalLM",
-    "qwen2_moe": "Qwen2MoeForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "granitemoe": "GraniteMoeForCausalLM",
-    "granitemoeshared": "GraniteMoeSharedForCausalLM",
-    "phimoe": "PhimoeForCausalLM",
-    "glm4_moe": "Glm4MoeForCausalLM",
-    "dots1": "Dots1ForCausalLM",
-    "flex_olmo": "FlexOlmoForCausalLM",
-    "afmoe": "AfmoeForCausalLM",
-    "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
-    "minimax_m2": "MiniMaxM2ForCausalLM",
-    "llama4_text": "Llama4ForCausalLM",
-}.items():
-    causal(name, class_name, {**LLAMA, **EXPERTS}, LLAMA_OUT, 6)
+CHUNKS = {"attention_chunk_size": 3, "no_rope_layers": [1, 1, 1, 0]}
 causal(
-    "llama4_text chunks",
-    "Llama4ForCausalLM",
-    {
-        **LLAMA,
-        **EXPERTS,
-        "num_hidden_layers": 4,
-        "attention_chunk_size": 3,
-        "no_rope_layers": [1, 1, 1, 0],
-    },
+    "mixtral, gpt_oss, qwen2_moe, qwen3_moe, granitemoe, granitemoeshared, phimoe, glm4_moe, dots1,"
+    " flex_olmo, afmoe, ernie4_5_moe, minimax_m2, llama4_text",
+    {**LLAMA, **EXPERTS},
     LLAMA_OUT,
-    6,
-    (0, 1, 2, 3),
 )
-causal("olmoe", "OlmoeForCausalLM", {**NARROW, **EXPERTS}, LLAMA_OUT, 6)
-for name, class_name in {
-    "deepseek_v2": "DeepseekV2ForCausalLM",
-    "deepseek_v3": "DeepseekV3ForCausalLM",
-    "minicpm3": "MiniCPM3ForCausalLM",
-    "youtu": "YoutuForCausalLM",
-}.items():
-    causal(name, class_name, LATENT, LLAMA_OUT, 6)
+causal("llama4_text chunks", {**LLAMA, **EXPERTS, **FOUR, **CHUNKS}, LLAMA_OUT, (0, 1, 2, 3))
+causal("olmoe", {**NARROW, **EXPERTS}, LLAMA_OUT)
+causal("deepseek_v2, deepseek_v3, minicpm3, youtu", LATENT, LLAMA_OUT)
 
 # Hybrids: some layers attend.
 
-causal("lfm2", "Lfm2ForCausalLM", SHARED["lfm2"], "model.layers.{}.self_attn.out_proj", 6, (1, 3))
-causal("jamba", "JambaForCausalLM", SHARED["jamba"], LLAMA_OUT, 6, (1, 3))
-causal("qwen3_next", "Qwen3NextForCausalLM", SHARED["qwen3_next"], LLAMA_OUT, 6, (3,))
-causal(
-    "qwen3_5_text",
-    "Qwen3_5ForCausalLM",
-    {
-        **LLAMA,
-        "num_hidden_layers": 4,
-        "linear_key_head_dim": 4,
-        "linear_value_head_dim": 4,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-    },
-    LLAMA_OUT,
-    6,
-    (3,),
-)
+LINEAR = {"linear_key_head_dim": 4, "linear_value_head_dim": 4, "linear_num_key_heads": 2}
+HALF_LINEAR = ["linear_attention", "full_attention"] * 2
 MAMBA = {"mamba_n_heads": 4, "mamba_d_state": 4, "mamba_d_head": "auto", "mamba_n_groups": 1}
-causal(
-    "bamba",
-    "BambaForCausalLM",
-    {**NARROW, **MAMBA, "num_hidden_layers": 3, "attn_layer_indices": [1]},
-    LLAMA_OUT,
-    6,
-    (1,),
-)
-causal(
-    "granitemoehybrid",
-    "GraniteMoeHybridForCausalLM",
-    {
-        **NARROW,
-        **MAMBA,
-        **EXPERTS,
-        "num_hidden_layers": 3,
-        "layer_types": ["mamba", "attention", "mamba"],
-        "shared_intermediate_size": 20,
-    },
-    LLAMA_OUT,
-    6,
-    (1,),
-)
-causal(
-    "falcon_h1",
-    "FalconH1ForCausalLM",
-    {**LLAMA, "mamba_n_heads": 4, "mamba_d_ssm": 32, "mamba_d_head": 8, "mamba_d_state": 4},
-    LLAMA_OUT,
-    6,
-)
-
-NO_HEAD_DIM = {key: size for key, size in NARROW.items() if key != "head_dim"}
+GRANITE_HYBRID = {
+    **NARROW,
+    **MAMBA,
+    **EXPERTS,
+    "num_hidden_layers": 3,
+    "layer_types": ["mamba", "attention", "mamba"],
+    "shared_intermediate_size": 20,
+}
+FALCON_H1 = {"mamba_n_heads": 4, "mamba_d_ssm": 32, "mamba_d_head": 8, "mamba_d_state": 4}
 ZAMBA = {
-    **NO_HEAD_DIM,
+    **{key: size for key, size in NARROW.items() if key != "head_dim"},
+    **FOUR,
     "num_key_value_heads": 6,
-    "num_hidden_layers": 4,
     "layers_block_type": ["linear_attention", "hybrid"] * 2,
     "mamba_d_state": 4,
     "attention_hidden_size": 96,  # it attends to the states and to the embeddings beside each other
     "attention_head_dim": 16,
     "use_mamba_kernels": False,
 }
+ZAMBA_2 = {"n_mamba_heads": 4, "mamba_headdim": 24, "mamba_ngroups": 1, "chunk_size": 4}
+MINIMAX = {
+    **LLAMA,
+    **EXPERTS,
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "block_size": 4,
+}
+OLMO_HYBRID = {**NARROW, **FOUR, **LINEAR, "num_key_value_heads": 6, "layer_types": HALF_LINEAR}
+NEMOTRON_H = {
+    **LLAMA,
+    **EXPERTS,
+    **FOUR,
+    "layers_block_type": ["linear_attention", "full_attention", "mlp", "full_attention"],
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 8,
+    "ssm_state_size": 4,
+    "n_groups": 1,
+    "chunk_size": 4,
+    "use_mamba_kernels": False,
+}
+LFM_2_MOE = {**NARROW, **EXPERTS, **FOUR, "layer_types": ["conv", "full_attention"] * 2}
+BAMBA = {**NARROW, **MAMBA, "num_hidden_layers": 3, "attn_layer_indices": [1]}
+RECURRENT_GEMMA = {**NARROW, "lru_width": 48, "num_hidden_layers": 3}
+causal("lfm2", SHARED["lfm2"], OUT_PROJ, (1, 3))
+causal("jamba", SHARED["jamba"], LLAMA_OUT, (1, 3))
+causal("qwen3_next", SHARED["qwen3_next"], LLAMA_OUT, (3,))
+causal("qwen3_5_text", {**LLAMA, **FOUR, **LINEAR, "linear_num_value_heads": 4}, LLAMA_OUT, (3,))
+causal("bamba", BAMBA, LLAMA_OUT, (1,))
+causal("granitemoehybrid", GRANITE_HYBRID, LLAMA_OUT, (1,))
+causal("falcon_h1", {**LLAMA, **FALCON_H1}, LLAMA_OUT)
 causal(
     "zamba",
-    "ZambaForCausalLM",
     {**ZAMBA, "n_mamba_heads": 2, "mamba_dt_rank": 4},
     "model.layers.{}.shared_transf.self_attn.o_proj",
-    6,
     (1, 3),
 )
-causal(
-    "zamba2",
-    "Zamba2ForCausalLM",
-    {**ZAMBA, "n_mamba_heads": 4, "mamba_headdim": 24, "mamba_ngroups": 1, "chunk_size": 4},
-    "model.layers.{}.shared_transformer.self_attn.o_proj",
-    6,
-    (1, 3),
-)
-causal(
-    "minimax",
-    "MiniMaxForCausalLM",
-    {
-        **LLAMA,
-        **EXPERTS,
-        "num_hidden_layers": 3,
-        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-        "block_size": 4,
-    },
-    LLAMA_OUT,
-    6,
-    (1,),
-)
-causal(
-    "olmo_hybrid",
-    "OlmoHybridForCausalLM",
-    {
-        **NARROW,
-        "num_key_value_heads": 6,
-        "num_hidden_layers": 4,
-        "layer_types": ["linear_attention", "full_attention"] * 2,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 2,
-        "linear_key_head_dim": 4,
-        "linear_value_head_dim": 4,
-    },
-    LLAMA_OUT,
-    6,
-    (1, 3),
-)
-causal(
-    "nemotron_h",
-    "NemotronHForCausalLM",
-    {
-        **LLAMA,
-        **EXPERTS,
-        "num_hidden_layers": 4,
-        "layers_block_type": ["linear_attention", "full_attention", "mlp", "full_attention"],
-        "mamba_num_heads": 4,
-        "mamba_head_dim": 8,
-        "ssm_state_size": 4,
-        "n_groups": 1,
-        "chunk_size": 4,
-        "use_mamba_kernels": False,
-    },
-    "model.layers.{}.mixer.o_proj",
-    6,
-    (1, 3),
-)
-causal(
-    "lfm2_moe",
-    "Lfm2MoeForCausalLM",
-    {**NARROW, **EXPERTS, "num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2},
-    "model.layers.{}.self_attn.out_proj",
-    6,
-    (1, 3),
-)
-causal(
-    "recurrent_gemma",
-    "RecurrentGemmaForCausalLM",
-    {**NARROW, "lru_width": 48, "num_hidden_layers": 3},
-    "model.layers.{}.temporal_block.o_proj",
-    6,
-    (2,),
-)
+causal("zamba2", {**ZAMBA, **ZAMBA_2}, "model.layers.{}.shared_transformer.self_attn.o_proj", (1, 3))
+causal("minimax", MINIMAX, LLAMA_OUT, (1,))
+causal("olmo_hybrid", {**OLMO_HYBRID, "linear_num_value_heads": 2}, LLAMA_OUT, (1, 3))
+causal("nemotron_h", NEMOTRON_H, "model.layers.{}.mixer.o_proj", (1, 3))
+causal("lfm2_moe", LFM_2_MOE, OUT_PROJ, (1, 3))
+causal("recurrent_gemma", RECURRENT_GEMMA, "model.layers.{}.temporal_block.o_proj", (2,))
 
 # Encoders.
 
-for name, class_name, own in (
-    ("bert", "BertForMaskedLM", "bert"),
-    ("roberta", "RobertaForMaskedLM", "roberta"),
-    ("electra", "ElectraForMaskedLM", "electra"),
-    ("xlm-roberta", "XLMRobertaForMaskedLM", "roberta"),
-    ("camembert", "CamembertForMaskedLM", "roberta"),
-    ("ernie", "ErnieForMaskedLM", "ernie"),
-    ("deberta", "DebertaForMaskedLM", "deberta"),
-    ("deberta-v2", "DebertaV2ForMaskedLM", "deberta"),
-    ("roformer", "RoFormerForMaskedLM", "roformer"),
-    ("rembert", "RemBertForMaskedLM", "rembert"),
-    ("data2vec-text", "Data2VecTextForMaskedLM", "data2vec_text"),
-    ("megatron-bert", "MegatronBertForMaskedLM", "bert"),
-    ("ibert", "IBertForMaskedLM", "ibert"),
-    ("roberta-prelayernorm", "RobertaPreLayerNormForMaskedLM", "roberta_prelayernorm"),
-    ("xlm-roberta-xl", "XLMRobertaXLForMaskedLM", "roberta"),
-    ("layoutlm", "LayoutLMForMaskedLM", "layoutlm"),
-    ("convbert", "ConvBertForMaskedLM", "convbert"),
-    ("nystromformer", "NystromformerForMaskedLM", "nystromformer"),
-    ("big_bird", "BigBirdForMaskedLM", "bert"),
-    ("longformer", "LongformerForMaskedLM", "longformer"),
-    ("yoso", "YosoForMaskedLM", "yoso"),
-):
-    masked(name, class_name, f"{own}.{BERT_OUT}")
-masked(
-    "distilbert",
-    "DistilBertForMaskedLM",
-    "distilbert.transformer.layer.{}.attention.out_lin",
-    SHARED["distilbert"],
-)
-masked(
-    "esm",
-    "EsmForMaskedLM",
-    f"esm.{BERT_OUT}",
-    {**BERT, "mask_token_id": 2, "pad_token_id": 0, "position_embedding_type": "rotary"},
-)
-masked("mpnet", "MPNetForMaskedLM", "mpnet.encoder.layer.{}.attention.attn.o")
-masked("modernbert", "ModernBertForMaskedLM", "model.layers.{}.attn.Wo", SHARED["modernbert"])
-masked(
-    "mobilebert",
-    "MobileBertForMaskedLM",
-    "mobilebert.encoder.layer.{}.attention.output.dense",
-    {**SHARED["mobilebert"], "hidden_size": 60, "embedding_size": 24, "intra_bottleneck_size": 12},
-)
-masked("xlm", "XLMWithLMHeadModel", "transformer.attentions.{}.out_lin", SHARED["xlm"])
-masked("nomic_bert", "NomicBertForMaskedLM", "nomic_bert.layers.{}.self_attn.o_proj")
-masked(
-    "eurobert", "EuroBertForMaskedLM", "model.layers.{}.self_attn.o_proj", {**BERT, "pad_token_id": 0}
-)
-FAMILIES["albert"] = Family(
-    "AlbertForMaskedLM",
-    "albert",
-    SHARED["albert"],
-    {
-        "self": Stack(
-            "albert.encoder.albert_layer_groups.{}.albert_layers.0.attention.dense",
-            3,
-            (0, 1, 2, 3, 4),
-            groups=(0, 0, 0, 1, 1),
-        )
-    },
-    masked=True,
-)
+ESM = {**BERT, "mask_token_id": 2, "pad_token_id": 0, "position_embedding_type": "rotary"}
+MOBILE = {"hidden_size": 60, "embedding_size": 24, "intra_bottleneck_size": 12}
+for own, names in {
+    "bert": "bert megatron-bert big_bird",
+    "roberta": "roberta xlm-roberta camembert xlm-roberta-xl",
+    "roberta_prelayernorm": "roberta-prelayernorm",
+    "deberta": "deberta deberta-v2",
+    "data2vec_text": "data2vec-text",
+}.items():
+    masked(names, f"{own}.{BERT_OUT}")
+for (
+    own
+) in "electra ernie roformer rembert ibert layoutlm convbert nystromformer longformer yoso".split():
+    masked(own, f"{own}.{BERT_OUT}")
+masked("distilbert", "distilbert.transformer.layer.{}.attention.out_lin", SHARED["distilbert"])
+masked("esm", f"esm.{BERT_OUT}", ESM)
+masked("mpnet", "mpnet.encoder.layer.{}.attention.attn.o")
+masked("modernbert", "model.layers.{}.attn.Wo", SHARED["modernbert"])
+masked("mobilebert", f"mobilebert.{BERT_OUT}", {**SHARED["mobilebert"], **MOBILE})
+masked("xlm", "transformer.attentions.{}.out_lin", SHARED["xlm"])
+masked("nomic_bert", "nomic_bert.layers.{}.self_attn.o_proj")
+masked("eurobert", "model.layers.{}.self_attn.o_proj", {**BERT, "pad_token_id": 0})
+ALBERT_OUT = "albert.encoder.albert_layer_groups.{}.albert_layers.0.attention.dense"
+ALBERT = {"self": Stack(ALBERT_OUT, 3, (0, 1, 2, 3, 4), groups=(0, 0, 0, 1, 1))}
+FAMILIES["albert"] = Family("albert", SHARED["albert"], ALBERT, masked=True)
 
 # Encoders and decoders.
 
-for name, class_name in {
-    "bart": "BartForConditionalGeneration",
-    "mbart": "MBartForConditionalGeneration",
-    "marian": "MarianMTModel",
-    "m2m_100": "M2M100ForConditionalGeneration",
-    "pegasus": "PegasusForConditionalGeneration",
-    "blenderbot": "BlenderbotForConditionalGeneration",
-    "blenderbot-small": "BlenderbotSmallForConditionalGeneration",
-    "mvp": "MvpForConditionalGeneration",
-    "plbart": "PLBartForConditionalGeneration",
-}.items():
-    decoding(
-        name,
-        class_name,
-        "model.encoder.layers.{}.self_attn.out_proj",
-        "model.decoder.layers.{}.self_attn.out_proj",
-        "model.decoder.layers.{}.encoder_attn.out_proj",
-    )
-for name, class_name in {
-    "t5": "T5ForConditionalGeneration",
-    "mt5": "MT5ForConditionalGeneration",
-    "umt5": "UMT5ForConditionalGeneration",
-    "switch_transformers": "SwitchTransformersForConditionalGeneration",
-}.items():
-    decoding(
-        name,
-        class_name,
-        "encoder.block.{}.layer.0.SelfAttention.o",
-        "decoder.block.{}.layer.0.SelfAttention.o",
-        "decoder.block.{}.layer.1.EncDecAttention.o",
-        {**T5, "decoder_start_token_id": 0},
-    )
+decoding(
+    "bart mbart marian m2m_100 pegasus blenderbot blenderbot-small mvp plbart",
+    BART,
+    "model.encoder.layers.{}.self_attn.out_proj",
+    "model.decoder.layers.{}.self_attn.out_proj",
+    "model.decoder.layers.{}.encoder_attn.out_proj",
+    *(2, 3),
+)
+decoding(
+    "t5 mt5 umt5 switch_transformers",
+    {**T5, "decoder_start_token_id": 0},
+    "encoder.block.{}.layer.0.SelfAttention.o",
+    "decoder.block.{}.layer.0.SelfAttention.o",
+    "decoder.block.{}.layer.1.EncDecAttention.o",
+    *(2, 4),
+)
 
-
-SOFT_CAPS = {
-    "gemma2": 30.0,
-    "gemma2 sliding": 30.0,
-    "vaultgemma": 30.0,
-    "nanochat": 15.0,
-    "recurrent_gemma": 30.0,
-}
+SOFT_CAPS = dict.fromkeys(("gemma2", "gemma2 sliding", "vaultgemma", "recurrent_gemma"), 30.0)
+SOFT_CAPS["nanochat"] = 15.0
 """Families whose logits are capped in the end: c · tanh(logit / c)."""
 
 
@@ -602,7 +348,7 @@ def build(name: str, kind: Any = None, **more: Any) -> transformers.PreTrainedMo
     family = FAMILIES[name]
     torch.manual_seed(0)
     config = AutoConfig.for_model(family.model_type, **{**family.config, **more})
-    model = (kind or getattr(transformers, family.class_name))(config).to(family.dtype).eval()
+    model = (kind or family.model_class)(config).to(family.dtype).eval()
     if model._can_set_experts_implementation():
         model.set_experts_implementation("eager")  # the others do not know float64
     drawing = torch.Generator().manual_seed(1)

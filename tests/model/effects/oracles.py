@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -131,18 +132,27 @@ class Oracle:
             output = self.model(**question.inputs(), use_cache=False)
         return output.logits if "logits" in output else output.last_hidden_state
 
-    def metric(self, question: Question, replaced: dict[Head, torch.Tensor] | None = None) -> float:
+    @cache  # noqa: B019 - of a few models
+    def metric(self, question: Question) -> float:
+        """The metric of the model as it is."""
+        return self.metric_with(question, {})
+
+    def metric_with(self, question: Question, replaced: dict[Head, torch.Tensor]) -> float:
         """The metric, when some heads have other outputs, `n_Q d_V`."""
 
         def change(stack: str, layer: int, x: torch.Tensor) -> torch.Tensor:
             x = x.clone()
-            for head, z in (replaced or {}).items():
+            for head, z in replaced.items():
                 if head[:2] == (stack, layer):
                     x[0, :, self.part(head, x)] = z
             return x
 
         with torch.no_grad():
             return float(question.of(self.logits(question, change)))
+
+    def change(self, question: Question, head: Head, z: torch.Tensor) -> float:
+        """The metric's change when a head has another output, `n_Q d_V`."""
+        return self.metric_with(question, {head: z}) - self.metric(question)
 
     def uncapped(self, question: Question) -> float:
         """The metric of the logits before a final soft cap."""
@@ -151,6 +161,7 @@ class Oracle:
             logits = self.logits(question)
         return float(question.of(logits if cap is None else cap * torch.atanh(logits / cap)))
 
+    @cache  # noqa: B019 - of a few models
     def outputs(self, question: Question, *, gradient: bool = False) -> tuple[Outputs, Outputs]:
         """What goes into each W_O, and the gradient of the metric with respect to it."""
         seen: Outputs = {}
@@ -178,11 +189,10 @@ class Oracle:
     # The columns.
 
     def zero(self, question: Question, head: Head) -> float:
-        return self.metric(question, {head: torch.zeros(())}) - self.metric(question)
+        return self.change(question, head, torch.zeros(()))
 
     def mean(self, question: Question, head: Head) -> float:
-        z = self.z(self.outputs(question)[0], head)
-        return self.metric(question, {head: z.mean(0)}) - self.metric(question)
+        return self.change(question, head, self.z(self.outputs(question)[0], head).mean(0))
 
     def first_order(self, question: Question, corrupt: Question | None = None) -> dict[Head, float]:
         clean = self.outputs(question)[0]
@@ -196,8 +206,7 @@ class Oracle:
 
     def patched(self, question: Question, corrupt: Question, head: Head) -> float:
         z = self.z(self.outputs(question)[0], head)
-        clean, corrupted = self.metric(question), self.metric(corrupt)
-        return (self.metric(corrupt, {head: z}) - corrupted) / (clean - corrupted)
+        return self.change(corrupt, head, z) / (self.metric(question) - self.metric(corrupt))
 
 
 def question_of(name: str, ids: Sequence[int] = (5, 9, 3, 20, 31, 7, 44), **more: Any) -> Question:

@@ -23,37 +23,30 @@ def measured(family: str):
     question = replace(question, read=question.read[:1])  # a decoder begins with the answer
     ids = list(question.ids)
     table = attnscope.effects(of.model, ids=ids, answer=17, against=23, columns=["direct"])
-    return direct_by_hand(of, family, question), table
+    return direct_by_hand(of, family, question), table, question
 
 
 @pytest.mark.parametrize(
     "family", swept(STREAMS, default=["gpt2", "gemma2", "gpt_neox", "granite", "t5"])
 )
 def test_direct_effects_are_z_W_O_through_frozen_norms(family):
-    by_hand, table = measured(family)
+    by_hand, table, question = measured(family)
     of_heads = {(row.stack, row.layer, row.head): row.values["direct"] for row in table.rows}
     for head, effect in of_heads.items():
         assert effect == pytest.approx(by_hand.heads.get(head, 0.0), abs=1e-5)  # an encoder has no path
     assert {*by_hand.heads} <= {*of_heads}
     assert table.direct.parts == pytest.approx(by_hand.parts, abs=1e-5)
     assert table.direct.value == pytest.approx(by_hand.logit, abs=1e-5)
-
-
-@pytest.mark.parametrize("family", swept(STREAMS, default=["gpt2", "gemma2"]))
-def test_the_hand_accounts_for_the_whole_logit(family):
-    by_hand = direct_by_hand(oracle(family), family, question_of(family))
     total = sum(by_hand.heads.values()) + sum(by_hand.parts.values())
-    assert total == pytest.approx(by_hand.logit, abs=1e-5)
-    assert by_hand.logit == pytest.approx(oracle(family).uncapped(question_of(family)), abs=1e-5)
+    assert total == pytest.approx(by_hand.logit, abs=1e-5)  # the hand accounts for all of it
+    assert by_hand.logit == pytest.approx(oracle(family).uncapped(question), abs=1e-5)
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize(
-    "family", swept("gpt2 llama gemma2 gpt_neox granite opt phi t5".split(), default=["gpt2", "gemma2"])
-)
+@pytest.mark.few(2)
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "granite", "phi"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_narrow_numbers_are_rounded_and_not_refused(family, dtype):
-    by_hand, _ = measured(family)
+    by_hand, *_ = measured(family)
     model, ids = deepcopy(oracle(family).model).to(dtype), list(question_of(family).ids)
     table = attnscope.effects(model, ids=ids, answer=17, against=23, columns=["direct"])
     # bfloat16 has 8 bits, and so have the weights.

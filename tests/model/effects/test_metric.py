@@ -139,7 +139,7 @@ def at_positions(of: Oracle, question: Question, head: Head, places: list[int], 
     """The metric's change when a head is zero, or its mean, at some positions."""
     z = of.z(of.outputs(question)[0], head).clone()
     z[places] = torch.zeros_like(z[0]) if other == "zero" else z.mean(0)
-    return of.metric(question, {head: z}) - of.metric(question)
+    return of.change(question, head, z)
 
 
 @pytest.mark.few(3)
@@ -156,13 +156,13 @@ def test_a_head_is_replaced_at_some_positions_only(at, other):
 def test_a_head_is_patched_at_some_positions_only():
     of, question = oracle("llama"), question_of("llama")
     corrupt = replace(question, ids=(5, 9, 14, 20, 31, 27, 44))
-    clean, corrupted = of.metric(question), of.metric(corrupt)
+    span = of.metric(question) - of.metric(corrupt)
     z, other = of.outputs(question)[0], of.outputs(corrupt)[0]
 
     def share(head: Head) -> float:
         mixed = of.z(other, head).clone()
         mixed[[2, 5]] = of.z(z, head)[[2, 5]]
-        return (of.metric(corrupt, {head: mixed}) - corrupted) / (clean - corrupted)
+        return of.change(corrupt, head, mixed) / span
 
     ids = list(corrupt.ids)
     table = attnscope.effects(of.model, **ASKED, corrupt=ids, at=[2, 5], columns=["patched"])
@@ -222,7 +222,7 @@ def test_effects_on_several_prompts_are_means():
     def with_mean(head: Head) -> float:
         """A head's mean is that over all positions of all prompts."""
         mean = torch.cat([of.z(each, head) for each in outputs]).mean(0)
-        return sum(of.metric(each, {head: mean}) - of.metric(each) for each in questions) / 2
+        return sum(of.change(each, head, mean) for each in questions) / 2
 
     assert column(table, "zero") == each_head(of, without)
     assert column(table, "mean") == each_head(of, with_mean)
@@ -255,7 +255,7 @@ def test_estimates_do_not_depend_on_whether_gradients_are_on(context):
 
 def test_a_model_with_an_adapter_is_measured_with_it():
     of, question = Oracle("llama"), question_of("llama")
-    before = of.metric(question)
+    before = of.metric_with(question, {})
     torch.manual_seed(0)
     adapter = LoraConfig(r=2, target_modules=["q_proj", "v_proj", "o_proj"], init_lora_weights=False)
     adapted = get_peft_model(of.model, adapter).double().eval()  # within of.model

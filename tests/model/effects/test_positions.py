@@ -30,7 +30,7 @@ def zero_at(of, head, place):
     question = question_of("gpt2", IDS)
     z = of.z(of.outputs(question)[0], head).clone()
     z[place] = 0
-    return of.metric(question, {head: z}) - of.metric(question)
+    return of.change(question, head, z)
 
 
 @pytest.mark.sweep

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,15 +13,8 @@ from tests.sweeps import swept
 
 RECORD = json.loads(Path(__file__).with_name("transformer_lens.json").read_text())
 
-ARGUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "zero": ("zero", {}),
-    "mean": ("mean", {}),
-    "direct": ("direct", {}),
-    "blocked": ("blocked", {"block": "0-2>last"}),
-    "patched": ("patched", {"corrupt": RECORD["corrupt"]}),
-    "first order patched": ("first order", {"corrupt": RECORD["corrupt"]}),
-}
-"""For each column of the record, attnscope's, and its arguments."""
+OWN = {"first order patched": "first order"}
+"""attnscope's names of columns that the record calls otherwise."""
 
 DIFFERENT = {
     ("gemma2", "direct"): "it leaves out the norm that follows the block",
@@ -32,54 +24,32 @@ DIFFERENT = {
 }
 """Where TransformerLens finds other numbers, and why. The first three do not sum to the logit."""
 
-CASES = [
-    (name, column) for name, found in RECORD["families"].items() for column in found.get("columns", ())
-]
+RECORDED = [name for name, found in RECORD["families"].items() if found.get("columns")]
 
 
-def of_heads(name: str, column: str) -> tuple[list[float], list[float]]:
-    """The effects of all heads: attnscope's and TransformerLens's; shares become differences."""
-    found = RECORD["families"][name]
-    own, arguments = ARGUMENTS[column]
-    if FAMILIES[name].masked:
-        arguments = {**arguments, "position": 3}
-    asked = {key: RECORD[key] for key in ("ids", "answer", "against")}
-    table = attnscope.effects(build(name), **asked, **arguments, columns=[own])
+@pytest.mark.parametrize("family", swept(RECORDED, default=["gpt2", "llama", "bert"]))
+def test_effects_are_those_of_transformer_lens(family):
+    found, asked = RECORD["families"][family], {key: RECORD[key] for key in ("ids", "answer", "against")}
+    if FAMILIES[family].masked:
+        asked["position"] = 3
+    if "blocked" in found["columns"]:
+        asked["block"] = "0-2>last"
+    columns = [OWN.get(name, name) for name in found["columns"]]
+    table = attnscope.effects(build(family), **asked, corrupt=RECORD["corrupt"], columns=columns)
     assert table.baseline == pytest.approx(found["baseline"], abs=1e-5)
-    layers = zip(found["layers"], found["columns"][column], strict=True)
-    places = [(layer, head, theirs) for layer, row in layers for head, theirs in enumerate(row)]
-    assert len(places) == len(table.rows)
-    units = (1.0, 1.0)
-    if "patched" in column:  # shares of what is between both texts
-        units = (table.baseline - table.corrupted, found["baseline"] - found["corrupted"])
-    return (
-        [table[layer, head].values[own] * units[0] for layer, head, _ in places],
-        [theirs * units[1] for *_, theirs in places],
-    )
-
-
-@pytest.mark.parametrize(
-    ("family", "column"),
-    swept(
-        [case for case in CASES if case not in DIFFERENT],
-        default=[("gpt2", column) for column in ARGUMENTS] + [("llama", "zero"), ("bert", "mean")],
-    ),
-)
-def test_effects_are_those_of_transformer_lens(family, column):
-    ours, theirs = of_heads(family, column)
-    assert max(map(abs, theirs)) > 1e-3
-    assert ours == pytest.approx(theirs, abs=1e-5)
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize(("family", "column"), DIFFERENT)
-def test_where_it_finds_other_numbers_is_known(family, column):
-    ours, theirs = of_heads(family, column)
-    assert ours != pytest.approx(theirs, abs=1e-2)
-
-
-@pytest.mark.sweep
-def test_without_the_division_of_logits_it_is_the_same():
-    ours, theirs = of_heads("granite", "direct")
-    divisor = FAMILIES["granite"].config["logits_scaling"]
-    assert ours == pytest.approx([each / divisor for each in theirs], abs=1e-5)
+    layers = {layer: i for i, layer in enumerate(found["layers"])}
+    assert len(table.rows) == sum(map(len, next(iter(found["columns"].values()))))
+    for name, of_layers in found["columns"].items():
+        theirs = [of_layers[layers[row.layer]][row.head] for row in table.rows]
+        ours = [row.values[OWN.get(name, name)] for row in table.rows]
+        if "patched" in name:  # shares of what is between both texts
+            ours = [each * (table.baseline - table.corrupted) for each in ours]
+            theirs = [each * (found["baseline"] - found["corrupted"]) for each in theirs]
+        assert max(map(abs, theirs)) > 1e-3
+        if (family, name) in DIFFERENT:
+            assert ours != pytest.approx(theirs, abs=1e-2)
+        else:
+            assert ours == pytest.approx(theirs, abs=1e-5), name
+        if (family, name) == ("granite", "direct"):
+            divisor = FAMILIES["granite"].config["logits_scaling"]
+            assert ours == pytest.approx([each / divisor for each in theirs], abs=1e-5)

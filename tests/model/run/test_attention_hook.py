@@ -1,6 +1,6 @@
 """What an observed model hands to its attention explains its own maps, in every family."""
 
-from itertools import product
+from itertools import cycle
 
 import pytest
 import torch
@@ -57,13 +57,12 @@ def default_attention(model_class):
     return "sdpa" if model_class._supports_sdpa else "eager"
 
 
-SOME = ["bert", "gpt2", "llama", "t5"]
+FIRST = ["bert", "gpt2", "llama", "t5"]
+OTHERS = [family for family in TEXT if family not in FIRST]
+SIDES = list(zip([*FIRST, *OTHERS], cycle(["right", "left", "left", "right"]), strict=False))
 
 
-@pytest.mark.parametrize(
-    ("family", "side"),
-    swept(product(TEXT, ["right", "left"]), list(product(SOME, ["right", "left"]))),
-)
+@pytest.mark.parametrize(("family", "side"), swept(SIDES, SIDES[:4]))
 def test_maps_equal_the_models_own(family, side):
     eager = of_family(family, "eager")
     model = of_family(family, default_attention(type(eager)))

@@ -112,11 +112,8 @@ def test_a_character_may_begin_in_the_text_and_end_in_what_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (
-            "the xylophone sat qux",
-            "2 of 4 tokens in --text (50%) are [UNK]: not in the model's vocabulary.",
-        ),
-        ("xylophone", "1 of 1 token in --text (100%) is [UNK]: not in the model's vocabulary."),
+        ("the xylophone sat qux", "2 of 4 tokens in --text (50%) are [UNK]"),
+        ("xylophone", "1 of 1 token in --text (100%) is [UNK]"),
         ("the cat sat", None),
     ],
 )
@@ -124,7 +121,8 @@ def test_unknown_tokens_are_counted(tmp_path, text, expected):
     save_reader("bert", tmp_path)
     checkpoint = Checkpoint("small", tmp_path)
     reading = read_text(checkpoint, load_config(checkpoint), text)
-    assert reading.notices == ([] if expected is None else [expected])
+    said = "" if expected is None else f"{expected}: not in the model's vocabulary."
+    assert reading.notices == [said] * bool(said)
 
 
 def test_a_tokenizer_whose_unknown_token_ends_texts_says_nothing_of_unknown_tokens():
@@ -161,17 +159,7 @@ def test_a_pair_has_two_segments_where_the_tokenizer_does_not_tell(tmp_path):
     ByT5Tokenizer().save_pretrained(tmp_path)
     checkpoint = Checkpoint("small", tmp_path)
     reading = read_text(checkpoint, load_config(checkpoint), "cat", pair="dogs")
-    assert [token.text for token in reading.source] == [
-        "c",
-        "a",
-        "t",
-        "</s>",
-        "d",
-        "o",
-        "g",
-        "s",
-        "</s>",
-    ]
+    assert [token.text for token in reading.source] == [*"cat", "</s>", *"dogs", "</s>"]
     assert [token.segment for token in reading.source] == [0, 0, 0, 0, 1, 1, 1, 1, 1]
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+from itertools import cycle
 
 import pytest
 import torch
@@ -124,21 +125,34 @@ def assert_rows_are_eager_s(model, text, rows, stack="self", *, reading=False, o
     )
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("reading", swept([False, True], default=[False]))
-@pytest.mark.parametrize(("name", "stack"), STACKS)
-def test_rows_are_those_of_a_whole_eager_pass(name, stack, reading):
+ANSWER = [5, 7, 5, 9, 30, 7]
+WRITES = {"freely": {"n": N}, "eager": {"n": N, "eager": True}, "an answer": {"answer": ANSWER}}
+CASES = [
+    (*of_stack, how, (i + j) % 2 == 1)
+    for i, of_stack in enumerate(STACKS)
+    for j, how in enumerate(WRITES)
+]
+"""Each stack in each way; every other one with the rows of the queries that read a token."""
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize(("name", "stack", "how", "reading"), CASES)
+def test_rows_are_those_of_a_whole_eager_pass(name, stack, how, reading):
     model = a_model(name)
-    text, rows = rows_of(model, stack, n=N, reading=reading)
+    if how == "an answer":  # which the model is made to write, whatever it would rather write
+        model.generation_config.eos_token_id = [7, 9]
+        model.generation_config.update(repetition_penalty=1.5, no_repeat_ngram_size=1)
+    text, rows = rows_of(model, stack, reading=reading, **WRITES[how])
     assert len(text.ids) == N
+    assert how != "an answer" or text.ids == ANSWER
     assert_rows_are_eager_s(model, text, rows, stack, reading=reading)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
-    "at_once", swept([1, 30 * N_PROMPT, written_rows.AT_ONCE], default=[30 * N_PROMPT])
+    ("name", "at_once"),
+    zip(SELF, cycle([30 * N_PROMPT, 1, written_rows.AT_ONCE]), strict=False),
 )
-@pytest.mark.parametrize("name", swept(SELF, default=["llama", "gemma3_text", "gpt_oss"]))
 def test_rows_of_the_prompt_are_those_of_a_whole_eager_pass(name, at_once, monkeypatch):
     """A few rows at a time, or one, or all."""
     monkeypatch.setattr(written_rows, "AT_ONCE", at_once)
@@ -147,23 +161,16 @@ def test_rows_of_the_prompt_are_those_of_a_whole_eager_pass(name, at_once, monke
     assert_rows_are_eager_s(model, text, rows, reading=True, of_prompt=True)
 
 
-@pytest.mark.parametrize("window", swept(range(N_PROMPT - 1, N_PROMPT + N + 2), default=[14]))
-@pytest.mark.parametrize("name", swept(["mistral", "gemma3_text", "gpt_oss"], default=["mistral"]))
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [("gemma3_text", 14), ("gpt_oss", 12)]
+    + [("mistral", window) for window in range(N_PROMPT - 1, N_PROMPT + N + 2)],
+)
 def test_a_text_may_outgrow_a_window_while_it_is_written(name, window):
     model = a_model(name, sliding_window=window)
     text, rows = rows_of(model, n=N)
     assert_rows_are_eager_s(model, text, rows)
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize("reading", [False, True])
-@pytest.mark.parametrize(
-    ("name", "stack"), swept(STACKS, default=[("mistral", "self"), ("bart", "cross")])
-)
-def test_rows_of_eager_attention_are_those_of_a_whole_pass_too(name, stack, reading):
-    model = a_model(name)
-    text, rows = rows_of(model, stack, n=N, reading=reading, eager=True)
-    assert_rows_are_eager_s(model, text, rows, stack, reading=reading)
 
 
 @pytest.mark.parametrize("name", swept(NOT_DISPATCHED, default=["bloom", "openai-gpt"]))
@@ -210,8 +217,8 @@ def test_weights_from_before_the_sink_are_multiplied_by_what_it_leaves():
             torch.testing.assert_close(row / row.sum(), whole, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("penalty", [None, 1.7])
-@pytest.mark.parametrize("name", swept(SELF, default=["llama", "gpt2"]))
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("name", "penalty"), zip(SELF, cycle([None, 1.7]), strict=False))
 def test_a_model_writes_what_it_writes_without_a_recorder(name, penalty):
     model = a_model(name)
     model.generation_config.repetition_penalty = penalty
@@ -260,21 +267,6 @@ def test_a_text_that_ends_early_has_a_row_for_each_token_that_was_written(readin
     text, rows = rows_of(model, n=N, reading=reading)
     assert text.ids == ids[: end + (not reading)]
     assert_rows_are_eager_s(model, text, rows, reading=reading)
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize("reading", [False, True])
-@pytest.mark.parametrize(
-    ("name", "stack"), swept(STACKS, default=[("mistral", "self"), ("t5", "cross")])
-)
-def test_a_model_is_made_to_write_a_given_answer(name, stack, reading):
-    model = a_model(name)
-    model.generation_config.eos_token_id = [7, 9]
-    model.generation_config.update(repetition_penalty=1.5, no_repeat_ngram_size=1)
-    answer = [5, 7, 5, 9, 30, 7]
-    text, rows = rows_of(model, stack, answer=answer, reading=reading)
-    assert text.ids == answer
-    assert_rows_are_eager_s(model, text, rows, stack, reading=reading)
 
 
 def test_layers_and_heads_are_selected():

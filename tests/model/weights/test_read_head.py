@@ -93,28 +93,11 @@ def test_layers_and_heads_out_of_range_are_refused(asked, message):
     ("config", "message"),
     [
         ('{"num_attention_heads": 5}', "is 12 wide, which is not divisible by the 5 heads"),
-        (
-            '{"num_attention_heads": true}',
-            "num_attention_heads is True, but must be a whole number from 1 to 100,000",
-        ),
-        (
-            '{"num_attention_heads": -1}',
-            "config.json is damaged: num_attention_heads is -1, but must be",
-        ),
-        (
-            '{"text_config": {"n_head": 0}}',
-            "config.json is damaged: text_config.n_head is 0, but must be",
-        ),
-        (
-            '{"num_hidden_layers": 1e12}',
-            "num_hidden_layers is 1000000000000.0, but must be a whole number",
-        ),
-        (
-            '{"hidden_size": 1000000000000}',
-            "hidden_size is 1000000000000, but must be a whole number from 1",
-        ),
+        ('{"num_attention_heads": true}', "is True, but must be a whole number from 1 to 100,000"),
+        ('{"text_config": {"n_head": 0}}', "is damaged: text_config.n_head is 0, but must be"),
+        ('{"num_hidden_layers": 1e12}', "num_hidden_layers is 1000000000000.0, but must be a whole"),
+        ('{"hidden_size": 1000000000000}', "hidden_size is 1000000000000, but must be a whole number"),
         ('{"text_config": 5}', "text_config is 5, but must be an object"),
-        ('{"quantization_config": 5}', "quantization_config is 5, but must be an object"),
         ('{"architectures": [5]}', "architectures is [5], but must be a list of strings"),
         ('{"dtype": "x"}', "dtype is 'x', but must be the name of a dtype"),
         ("[" * 10**5, "cannot read"),
@@ -122,6 +105,7 @@ def test_layers_and_heads_out_of_range_are_refused(asked, message):
         ("not json", "cannot read"),
         ("[1]", "does not contain a JSON object"),
     ],
+    ids=range(12),
 )
 def test_a_config_that_does_not_fit_is_refused(small_bert, config, message):
     folder, _ = small_bert()
@@ -156,10 +140,8 @@ def test_query_heads_are_given_the_key_head_that_they_share(tmp_path):
     folder = saved("qwen2", tmp_path)
     starts = [{s.name: s.start for s in read_head(folder, head=head).weights} for head in (2, 3)]
     assert [start["W_Q"] for start in starts] == [16, 24]
-    assert [start["W_K"] for start in starts] == [
-        0,
-        8,
-    ]  # 6 heads share 2: 0 to 2 the first, 3 to 5 the second
+    # 6 heads share 2: 0 to 2 the first, 3 to 5 the second.
+    assert [start["W_K"] for start in starts] == [0, 8]
     assert [start["b_V"] for start in starts] == [0, 8]
 
 
@@ -197,36 +179,21 @@ def test_each_stack_has_its_own_layers_and_heads(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "layer", "message", "hint"),
+    ("family", "layer", "kind", "others"),
     [
-        (
-            "jamba",
-            0,
-            "layer 0 of {} has no attention: layers 1 and 3 of its 4 have it.",
-            "--layer 1",
-        ),
-        (
-            "lfm2",
-            2,
-            "layer 2 of {} has no softmax attention (conv): layers 1 and 3 of its 4 have it.",
-            "--layer 1",
-        ),
-        (
-            "qwen3_next",
-            1,
-            "layer 1 of {} has no softmax attention (linear attention): layer 3 of its 4 has it.",
-            "--layer 3",
-        ),
+        ("jamba", 0, "attention", "layers 1 and 3 of its 4 have it"),
+        ("lfm2", 2, "softmax attention (conv)", "layers 1 and 3 of its 4 have it"),
+        ("qwen3_next", 1, "softmax attention (linear attention)", "layer 3 of its 4 has it"),
     ],
 )
 def test_a_layer_without_attention_is_told_with_those_that_have_it(
-    tmp_path, family, layer, message, hint
+    tmp_path, family, layer, kind, others
 ):
     folder = saved(family, tmp_path)
     with pytest.raises(ModelError) as caught:
         read_head(folder, layer=layer)
-    assert caught.value.message == message.format(folder)
-    assert caught.value.hint == hint
+    assert caught.value.message == f"layer {layer} of {folder} has no {kind}: {others}."
+    assert caught.value.hint == f"--layer {3 if family == 'qwen3_next' else 1}"
 
 
 def test_a_number_of_heads_that_the_config_leaves_out_is_the_familys_own(tmp_path):

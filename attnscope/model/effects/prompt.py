@@ -39,12 +39,11 @@ class Task(Enum):
 class Request:
     """A prompt as a user gives it, beside the model's input."""
 
-    #: answer, against, metric, position: as in `PredictionOptions`
+    #: answer, against, metric, position: as in `PromptOptions`
     answer: Answer | None = None
     against: Answer | None = None
     metric: str | None = None
     position: str | int | None = None
-    corrupt: str | Sequence[int] | None = None  #: the corrupted text, or its token ids
     name: str = "--text"
 
 

@@ -165,15 +165,14 @@ def observing(
         see: called with each layer's inputs and outputs, in the order in which they run. Its exceptions
             propagate; if it returns a tensor, that replaces the output of the attention.
     """
-    failures: list[Exception] = []
 
-    def observe(inputs: AttentionInputs, attention: Callable[[], Returned]) -> Returned:
-        output, weights = attention()
-        with _recorded(failures):
-            replacement = see(AttentionCall(**vars(inputs), output=output, weights=weights))
+    def observe(kernel: KernelCall, failures: list[Exception]) -> Returned:
+        output, weights = kernel.compute()
+        call = AttentionCall(**vars(attention_inputs(kernel)), output=output, weights=weights)
+        replacement = _called(see, call, failures)
         return (output if replacement is None else replacement), weights
 
-    with _raised_first(failures), _attention_replaced(model, observe):
+    with _replaced(model, observe):
         yield
 
 
@@ -187,49 +186,41 @@ def attending(
         attend: returns the weighted values, `n_batch n_Q n_head d_V`; or None, to call the model's own
             attention. Its exceptions propagate.
     """
-    failures: list[Exception] = []
 
-    def replace(inputs: AttentionInputs, attention: Callable[[], Returned]) -> Returned:
-        with _recorded(failures):
-            collected = attend(inputs)
-        return attention() if collected is None else (collected.to(inputs.value.dtype), None)
+    def replace(kernel: KernelCall, failures: list[Exception]) -> Returned:
+        collected = _called(attend, attention_inputs(kernel), failures)
+        return kernel.compute() if collected is None else (collected.to(kernel.value.dtype), None)
 
-    with _raised_first(failures), _attention_replaced(model, replace):
+    with _replaced(model, replace):
         yield
 
 
-@contextmanager
-def _recorded(failures: list[Exception]) -> Iterator[None]:
-    """Record an exception and raise it again."""
+def _called(function: Callable[[Any], Any], argument: Any, failures: list[Exception]) -> Any:
+    """Call a function, and record its exception."""
     try:
-        yield
+        return function(argument)
     except Exception as error:
         failures.append(error)
         raise
 
 
 @contextmanager
-def _raised_first(failures: list[Exception]) -> Iterator[None]:
-    """Raise the callback's own exception, even if the model's code turned it into another."""
+def _replaced(
+    model: torch.nn.Module, call: Callable[[KernelCall, list[Exception]], Returned]
+) -> Iterator[None]:
+    """Replace a model's attention; raise a recorded exception, even if the model made it another.
+
+    Args:
+        call: returns what the kernel would, and records exceptions of callbacks in a list.
+    """
+    failures: list[Exception] = []
     try:
-        yield
+        with intercepted(model, lambda kernel: call(kernel, failures), kernels=("sdpa", "eager")):
+            yield
     except Exception:
         if failures:
             raise failures[0] from None
         raise
-
-
-@contextmanager
-def _attention_replaced(
-    model: torch.nn.Module, call: Callable[[AttentionInputs, Callable[[], Returned]], Returned]
-) -> Iterator[None]:
-    """Replace a model's attention by a function of its inputs and of the attention itself."""
-
-    def replaced(kernel: KernelCall) -> Returned:
-        return call(attention_inputs(kernel), kernel.compute)
-
-    with intercepted(model, replaced, kernels=("sdpa", "eager")):
-        yield
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.arrays import largest_difference
@@ -123,9 +124,8 @@ class ValueNorms:
             )
         self._matrices: dict[str, OutputMatrix] = {}
         self._reasons: dict[str, str] = {}  # why a layer has no matrix, by its path
-        self._expected: dict[
-            str, tuple[str, torch.Tensor]
-        ] = {}  # by module: the layer, its heads' outputs
+        # by module: the layer, its heads' outputs
+        self._expected: dict[str, tuple[str, torch.Tensor]] = {}
         for path in dict.fromkeys(call.path for call in calls):
             if path not in projections:
                 self._reasons[path] = (
@@ -159,7 +159,7 @@ class ValueNorms:
         """Compare the input and the output of each expected output projection in the runs within."""
         failures: list[ModelError] = []
 
-        def check(module: Any, arguments: tuple[Any, ...], options: Any, y: Any, name: str) -> None:
+        def check(name: str, module: Any, arguments: Any, options: Any, y: Any) -> None:
             if name not in self._expected:
                 return
             path, output = self._expected.pop(name)
@@ -175,12 +175,9 @@ class ValueNorms:
         self._expected.clear()
         with ExitStack() as hooks:
             for name in {each.name for each in self._matrices.values()}:
-
-                def hook(module: Any, given: Any, options: Any, y: Any, name: str = name) -> None:
-                    check(module, given, options, y, name)
-
                 module = self.model.get_submodule(name)
-                hooks.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+                hook = module.register_forward_hook(partial(check, name), with_kwargs=True)
+                hooks.callback(hook.remove)
             try:
                 yield
             except Exception:

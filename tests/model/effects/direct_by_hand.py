@@ -76,43 +76,45 @@ class Stream:
     after_mlp: Norm | None = None
 
 
+def of_llama(norm: str = "norm", *after: str, **of_norm: Any) -> Stream:
+    """The stream of Llama, and of what followed it.
+
+    Args:
+        norm: the final norm.
+        after: the norms of what attention and the MLP return, if they have some.
+        of_norm: as in `Norm`, of all of these.
+    """
+    norms = [Norm(f"model.layers.{{}}.{name}", **of_norm) for name in after]
+    names = dict(zip(("after_attention", "after_mlp"), norms, strict=False))
+    final = Norm(f"model.{norm}", **of_norm)
+    return Stream(("model.embed_tokens",), "model.layers.{}.mlp", final, **names)
+
+
+AFTER = ("post_attention_layernorm", "post_feedforward_layernorm")
+CENTRED: dict[str, Any] = {"centred": True, "epsilon": 1e-5}
+PLAIN, GEMMA = of_llama(), of_llama("norm", *AFTER, one=1.0)
+COHERE = replace(of_llama(**CENTRED), logits_factor=0.0625)
+GPT_2 = Stream(
+    ("transformer.wte", "transformer.wpe"), "transformer.h.{}.mlp", Norm("transformer.ln_f", **CENTRED)
+)
+GPT_NEOX = Stream(
+    ("gpt_neox.embed_in",), "gpt_neox.layers.{}.mlp", Norm("gpt_neox.final_layer_norm", **CENTRED)
+)
 STREAMS = {
-    "gpt2": Stream(
-        ("transformer.wte", "transformer.wpe"),
-        "transformer.h.{}.mlp",
-        Norm("transformer.ln_f", centred=True, epsilon=1e-5),
-    ),
-    "llama": Stream(("model.embed_tokens",), "model.layers.{}.mlp", Norm("model.norm")),
-    "gemma2": Stream(
-        ("model.embed_tokens",),
-        "model.layers.{}.mlp",
-        Norm("model.norm", one=1.0),
-        after_attention=Norm("model.layers.{}.post_attention_layernorm", one=1.0),
-        after_mlp=Norm("model.layers.{}.post_feedforward_layernorm", one=1.0),
-    ),
-    "gpt_neox": Stream(
-        ("gpt_neox.embed_in",),
-        "gpt_neox.layers.{}.mlp",
-        Norm("gpt_neox.final_layer_norm", centred=True, epsilon=1e-5),
-    ),
-    "granite": Stream(
-        ("model.embed_tokens",),
-        "model.layers.{}.mlp",
-        Norm("model.norm"),
-        factor=0.3,
-        embedding_factor=2.0,
-        logits_factor=1 / 1.5,
-    ),
+    "gpt2": GPT_2,
+    "gpt_bigcode": GPT_2,
+    "llama": PLAIN,
+    "gemma2": GEMMA,
+    "gemma3_text": GEMMA,
+    "gpt_neox": GPT_NEOX,
+    "gpt_neox serial": GPT_NEOX,
+    "granite": replace(PLAIN, factor=0.3, embedding_factor=2.0, logits_factor=1 / 1.5),
     "opt": Stream(
         ("model.decoder.embed_tokens", "model.decoder.embed_positions"),
         "model.decoder.layers.{}.fc2",
-        Norm("model.decoder.final_layer_norm", centred=True, epsilon=1e-5),
+        Norm("model.decoder.final_layer_norm", **CENTRED),
     ),
-    "phi": Stream(
-        ("model.embed_tokens",),
-        "model.layers.{}.mlp",
-        Norm("model.final_layernorm", centred=True, epsilon=1e-5),
-    ),
+    "phi": of_llama("final_layernorm", **CENTRED),
     "t5": Stream(
         ("decoder.embed_tokens",),
         "decoder.block.{}.layer.2.DenseReluDense",
@@ -120,51 +122,18 @@ STREAMS = {
         n_layer=4,
         logits_factor=20**-0.5,  # √d_feat, where embeddings and W_U are the same
     ),
-    "mixtral": Stream(("model.embed_tokens",), "model.layers.{}.mlp", Norm("model.norm", epsilon=1e-5)),
-    "cohere": Stream(
-        ("model.embed_tokens",),
-        "model.layers.{}.mlp",
-        Norm("model.norm", centred=True, epsilon=1e-5),
-        logits_factor=0.0625,
-    ),
+    "cohere": COHERE,
+    "cohere2": COHERE,
+    **dict.fromkeys("mistral qwen2 qwen3 smollm3 seed_oss cwm hunyuan_v1_dense arcee".split(), PLAIN),
+    **dict.fromkeys("qwen3_moe deepseek_v3".split(), PLAIN),
+    **dict.fromkeys("mixtral phi3 gpt_oss".split(), of_llama(epsilon=1e-5)),
+    "gemma": of_llama(one=1.0),
+    **dict.fromkeys("olmo2 exaone4".split(), of_llama("norm", *AFTER, epsilon=1e-5)),
+    "glm4": of_llama("norm", "post_self_attn_layernorm", "post_mlp_layernorm", epsilon=1.5625e-07),
+    "stablelm": of_llama(**CENTRED),
+    "nemotron": of_llama(one=1.0, **CENTRED),
 }
 """By the family."""
-
-PLAIN = STREAMS["llama"]
-STREAMS |= dict.fromkeys(
-    "mistral qwen2 qwen3 smollm3 seed_oss cwm hunyuan_v1_dense arcee".split(), PLAIN
-)
-STREAMS |= {
-    "gemma": replace(PLAIN, norm=Norm("model.norm", one=1.0)),
-    "olmo2": replace(
-        PLAIN,
-        norm=Norm("model.norm", epsilon=1e-5),
-        after_attention=Norm("model.layers.{}.post_attention_layernorm", epsilon=1e-5),
-        after_mlp=Norm("model.layers.{}.post_feedforward_layernorm", epsilon=1e-5),
-    ),
-    "glm4": replace(
-        PLAIN,
-        norm=Norm("model.norm", epsilon=1.5625e-07),
-        after_attention=Norm("model.layers.{}.post_self_attn_layernorm", epsilon=1.5625e-07),
-        after_mlp=Norm("model.layers.{}.post_mlp_layernorm", epsilon=1.5625e-07),
-    ),
-    "exaone4": replace(
-        PLAIN,
-        norm=Norm("model.norm", epsilon=1e-5),
-        after_attention=Norm("model.layers.{}.post_attention_layernorm", epsilon=1e-5),
-        after_mlp=Norm("model.layers.{}.post_feedforward_layernorm", epsilon=1e-5),
-    ),
-    "gemma3_text": STREAMS["gemma2"],
-    "stablelm": replace(PLAIN, norm=Norm("model.norm", centred=True, epsilon=1e-5)),
-    "nemotron": replace(PLAIN, norm=Norm("model.norm", centred=True, one=1.0, epsilon=1e-5)),
-    "cohere2": STREAMS["cohere"],
-    "phi3": replace(PLAIN, norm=Norm("model.norm", epsilon=1e-5)),
-    "gpt_oss": replace(PLAIN, norm=Norm("model.norm", epsilon=1e-5)),
-    "qwen3_moe": PLAIN,
-    "deepseek_v3": PLAIN,
-    "gpt_neox serial": STREAMS["gpt_neox"],
-    "gpt_bigcode": STREAMS["gpt2"],
-}
 
 
 @dataclass(frozen=True)

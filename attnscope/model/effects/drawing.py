@@ -74,11 +74,8 @@ class PositionGrid:
     @property
     def what(self) -> str:
         """What its cells are."""
-        return (
-            "each head, at each position"
-            if self.of_heads
-            else ("the strongest head of each layer, at each position")
-        )
+        which = "each head" if self.of_heads else "the strongest head of each layer"
+        return f"{which}, at each position"
 
     def pooled(self, most: int) -> tuple[list[range], np.ndarray, list[list[str]]]:
         """Return at most so many rows, each with the strongest of some neighbouring positions.
@@ -148,8 +145,10 @@ class PositionsDrawing(Drawing):
 
     def _svg(self, grid: PositionGrid) -> dict[str, Any]:
         """Return what a grid's drawing consists of; a cell is 1 wide and high."""
+        import numpy as np
+
         rows, values, heads = grid.pooled(max(1, MOST_CELLS // len(grid.numbers)))
-        top = _largest(values)
+        top = float(np.nan_to_num(np.abs(values)).max(initial=0.0)) or 1.0
         places = self.table.places
         labels = [self.label([places[i] for i in row]) for row in rows]
         left = 0.6 * max(map(cell_len, labels)) + 0.5
@@ -195,13 +194,6 @@ class PositionsDrawing(Drawing):
                 columns.append(Column(name, name, cells, effects, right=True))
             paragraphs += [f"{grid.column}: {grid.what}", markdown_table(columns)]
         return paragraphs
-
-
-def _largest(values: np.ndarray) -> float:
-    """Return the size of the strongest effect; 1 if there is none."""
-    import numpy as np
-
-    return float(np.nan_to_num(np.abs(values)).max(initial=0.0)) or 1.0
 
 
 TEMPLATE = """\

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnscope.base.errors import OptionError, warn_unused
-from attnscope.base.options import refuse, with_keywords
+from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent
 from attnscope.base.text import nearest
 from attnscope.model.effects.options import (
@@ -81,7 +81,9 @@ def effects(
     from attnscope.model.maps.capture import HeadSelection
     from attnscope.model.run.open import open_model
 
-    at = view.at if isinstance(view.at, str | None) else ",".join(map(str, _several(view.at)))
+    at = view.at
+    if not isinstance(at, str | None):
+        at = ",".join(map(str, [at] if isinstance(at, int) else at))
     layers, heads = parse_indices("--layer", view.layers), parse_indices("--head", view.heads)
     selected = HeadSelection(None if view.stack is None else str(view.stack), layers, heads)
     selection = EffectSelection(columns, selected, at, view.block, view.each_position)
@@ -123,10 +125,6 @@ def column_names(columns: str | Sequence[str] | None, sort: str | None = None) -
     return [name for name in COLUMNS if name in names]
 
 
-def _several(positions: int | Sequence[int]) -> Sequence[int]:
-    return [positions] if isinstance(positions, int) else positions
-
-
 def _check_inputs(first: PromptText, prompt: PromptOptions, *, several: bool) -> None:
     """Raise an OptionError unless there is one input, and several prompts have their own answers."""
     inputs = {"text": first.text} | {name: getattr(prompt, name) for name in OTHER_INPUTS}
@@ -148,11 +146,8 @@ def _check_view(view: EffectOptions, columns: Sequence[str], *, corrupted: bool,
         raise OptionError("patched needs a corrupted text.", hint='--corrupt "…"')
     if BLOCKED in columns and view.block is None:
         raise OptionError("blocked needs keys to block.", hint="--block '0-3>last'")
-    if view.block is not None:
-        if columns and BLOCKED not in columns:
-            raise OptionError("--block is measured in the column blocked.", hint="--columns blocked")
-        of_outputs = {"--at": view.at or None, "--each-position": view.each_position}
-        refuse(of_outputs, "is for the outputs of heads, and --block for what they read")
+    if view.block is not None and columns and BLOCKED not in columns:
+        raise OptionError("--block is measured in the column blocked.", hint="--columns blocked")
     if view.each_position and several:
         raise OptionError("--each-position is for a single text: positions differ between prompts.")
     if corrupted and columns and not {PATCHED, FIRST_ORDER} & set(columns):

@@ -56,6 +56,10 @@ PREDICTION = "Prediction"
 """The heading of the options of the prediction in the help."""
 
 
+OF_OUTPUTS = "is for the outputs of heads, and {block} for what they read"
+"""Why an option excludes `block`."""
+
+
 class Kind(StrEnum):
     """The kinds of metrics."""
 
@@ -162,13 +166,17 @@ class EffectOptions:
     )
     at: str | int | Sequence[int] | None = option(
         "Change a head's output at these positions only: last, 3, 0-3, or a token.",
+        excludes={"block": "{at} " + OF_OUTPUTS},
         metavar="N,…",
         shown="all",
         common=True,
         type=str | None,
     )
     each_position: bool = option(
-        "Measure each position of a head's output by itself.", default=False, common=True
+        "Measure each position of a head's output by itself.",
+        default=False,
+        common=True,
+        excludes={"block": "{each_position} " + OF_OUTPUTS},
     )
     block: str | None = option(
         "Queries that may not read these keys: '0-3>last'; several with ;.",

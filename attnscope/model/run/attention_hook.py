@@ -277,7 +277,9 @@ def _eager_of(module: torch.nn.Module) -> Callable[..., Returned]:
 def attention_inputs(kernel: KernelCall) -> AttentionInputs:
     """Convert the arguments of transformers' attention functions."""
     query, mask, options = kernel.query, kernel.mask, kernel.options
-    scale = options.get("scaling")
+    scale, sinks = options.get("scaling"), options.get("s_aux", options.get("sinks"))
+    if sinks is not None and sinks.numel() == query.shape[1]:
+        sinks = sinks.flatten()
     fused = kernel.name == "sdpa"
     return AttentionInputs(
         path=kernel.path,
@@ -289,14 +291,9 @@ def attention_inputs(kernel: KernelCall) -> AttentionInputs:
         scale=query.shape[-1] ** -0.5 if scale is None else scale,
         softcap=options.get("softcap"),
         position_bias=options.get("position_bias"),
-        sinks=_sinks(options.get("s_aux", options.get("sinks")), query.shape[1]),
+        sinks=sinks,
         cross=is_cross(kernel.path, kernel.module),
     )
-
-
-def _sinks(sinks: torch.Tensor | None, n_head: int) -> torch.Tensor | None:
-    """Return the scores of sinks as in `AttentionInputs`."""
-    return sinks.flatten() if sinks is not None and sinks.numel() == n_head else sinks
 
 
 def is_cross(path: str, module: Any) -> bool:

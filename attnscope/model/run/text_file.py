@@ -151,17 +151,13 @@ def checked_fields(
                 hint=f'"{near}"' if near else example,
             )
         kinds = fields[field]
+        with_article = [kind if kind == "token ids" else f"a {kind}" for kind in kinds]
         if content is not None and not any(KINDS[kind](content) for kind in kinds):
             raise error(
-                f"{name}: {field} is {_described(content)}, not {alternatives(map(_counted, kinds))}.",
+                f"{name}: {field} is {_described(content)}, not {alternatives(with_article)}.",
                 hint=example,
             )
     return {field: content for field, content in value.items() if content is not None}
-
-
-def _counted(kind: str) -> str:
-    """Return the name of a kind with its article."""
-    return kind if kind == "token ids" else f"a {kind}"
 
 
 def _described(value: Any) -> str:

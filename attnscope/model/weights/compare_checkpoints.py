@@ -240,7 +240,8 @@ def _of_circuits(rows: list[HeadRow]) -> list[str]:
     """Name the heads whose weights change, but not what these do."""
     notices = []
     for name, (left, right, _) in CIRCUITS.items():
-        cancelled = [row for row in rows if _cancels(row, name, left, right)]
+        of_rows = [(row, row.values.get) for row in rows]
+        cancelled = [row for row, of in of_rows if of(name) == 0 and of(left) and of(right)]
         if cancelled:
             notices.append(
                 f"{left} and {right} change, but {name} does not up to rounding, as if the head's basis"
@@ -263,12 +264,6 @@ def _of_values(table: HeadDifferences) -> list[str]:
     if missing:
         notices.append(f"NaN or infinity among the weights, which have no change: {_places(missing)}")
     return notices
-
-
-def _cancels(row: HeadRow, circuit: str, left: str, right: str) -> bool:
-    """Check whether the changes of a circuit's factors leave the circuit unchanged."""
-    values = row.values
-    return values.get(circuit) == 0 and bool(values.get(left)) and bool(values.get(right))
 
 
 def _is_undecided(row: HeadRow) -> bool:

@@ -128,7 +128,12 @@ class LayerDifference:
             for order in dict.fromkeys(orders.values()):
                 names = tuple(name for name in orders if orders[name] == order)
                 self.permuted.setdefault((names, order), []).append(head)
-            values = {name: _value(name, measured) for name in self.metrics}
+            values = {
+                name: measured[name.removeprefix("rank_")].rank
+                if name.startswith("rank_")
+                else measured[name].relative
+                for name in self.metrics
+            }
             yield HeadRow(self.a.stack.name, self.layer, head, values, dict.fromkeys(values))
 
     def _circuit(self, name: str, changes: dict[str, MatrixChange]) -> RelativeChange:
@@ -248,13 +253,6 @@ def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, int | float) and isinstance(other, int | float):
         return isclose(one, other, rel_tol=1e-6)
     return bool(one == other)
-
-
-def _value(name: str, measured: dict[str, RelativeChange]) -> float | None:
-    """Return the value of a metric."""
-    if name.startswith("rank_"):
-        return measured[name.removeprefix("rank_")].rank
-    return measured[name].relative
 
 
 def _check_size(a: Heads, b: Heads, what: str, one: int, other: int) -> None:

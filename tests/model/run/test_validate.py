@@ -7,14 +7,14 @@ import torch
 from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoModel
 
 from attnscope.base.errors import ModelError
-from attnscope.model.files.loaded import find_model
+from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.maps.capture import HeadSelection
 from attnscope.model.maps.collect import collect_maps
 from attnscope.model.run.load import load_config, load_model
 from attnscope.model.run.tokenize import Reading, check_reads
 from attnscope.model.run.tokens import Picture, Token
 from attnscope.model.run.validate import NotWeightsError, check_rows
-from tests.model.run.tiny import tiny_config, tiny_model
+from tests.model.run.tiny import save_tiny, tiny_config
 from tests.model.run.without_maps import WITHOUT_MAPS
 
 
@@ -93,7 +93,7 @@ class NoMapsError(Exception):
     """Why a family has no maps to look at."""
 
 
-def maps_of(model_type):
+def maps_of(model_type, folder):
     """A family's small model, and the stacks of maps that it has of a text or a picture."""
     try:
         config = tiny_config(model_type)
@@ -109,7 +109,8 @@ def maps_of(model_type):
         raise NoMapsError("takes neither tokens nor pictures")
     if sum(each.numel() for each in built.parameters()) > LARGEST:
         raise NoMapsError("stays large")
-    checkpoint = find_model(tiny_model(model_type))
+    save_tiny(model_type, folder)
+    checkpoint = Checkpoint(model_type, folder)
     try:
         config = load_config(checkpoint)
         model = load_model(checkpoint, config)
@@ -120,8 +121,8 @@ def maps_of(model_type):
         raise NoMapsError("is refused") from error
 
 
-def assert_rows_sum_to_1(model_type):
-    model, stacks = maps_of(model_type)
+def assert_rows_sum_to_1(model_type, folder):
+    model, stacks = maps_of(model_type, folder)
     # A sink is no key: what it takes is missing.
     sinks = {name for name, _ in model.named_parameters() if "sink" in name}
     assert any(maps.maps for maps in stacks)
@@ -135,24 +136,24 @@ def assert_rows_sum_to_1(model_type):
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("model_type", ["bert", "gpt2", "gpt_oss", "llama", "t5", "vit"])
-def test_rows_of_a_familys_maps_sum_to_1(model_type):
-    assert_rows_sum_to_1(model_type)
+def test_rows_of_a_familys_maps_sum_to_1(model_type, tmp_path):
+    assert_rows_sum_to_1(model_type, tmp_path)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("model_type", sorted(set(CONFIG_MAPPING) - set(WITHOUT_MAPS)))
-def test_no_family_has_maps_whose_rows_do_not_sum_to_1(model_type):
+def test_no_family_has_maps_whose_rows_do_not_sum_to_1(model_type, tmp_path):
     """Every family of transformers that can be built small, and that reads texts or sees pictures."""
-    assert_rows_sum_to_1(model_type)
+    assert_rows_sum_to_1(model_type, tmp_path)
 
 
 @pytest.mark.sweep
-def test_families_without_maps_have_none_for_the_reason_that_is_listed():
+def test_families_without_maps_have_none_for_the_reason_that_is_listed(tmp_path):
     """So each family of transformers is either looked at or listed; a new one is looked at."""
     found = {}
     for model_type in WITHOUT_MAPS:
         try:
-            maps_of(model_type)
+            maps_of(model_type, tmp_path / model_type)
             found[model_type] = "has maps"
         except NoMapsError as why:
             found[model_type] = str(why)

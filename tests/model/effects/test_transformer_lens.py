@@ -34,8 +34,10 @@ def test_effects_are_those_of_transformer_lens(family):
         asked["position"] = 3
     if "blocked" in found["columns"]:
         asked["block"] = "0-2>last"
+    if any("patched" in name for name in found["columns"]):
+        asked["corrupt"] = RECORD["corrupt"]
     columns = [OWN.get(name, name) for name in found["columns"]]
-    table = attnscope.effects(build(family), **asked, corrupt=RECORD["corrupt"], columns=columns)
+    table = attnscope.effects(build(family), **asked, columns=columns)
     assert table.baseline == pytest.approx(found["baseline"], abs=1e-5)
     layers = {layer: i for i, layer in enumerate(found["layers"])}
     assert len(table.rows) == sum(map(len, next(iter(found["columns"].values()))))

@@ -84,24 +84,15 @@ def answer(
 
 @dataclass(frozen=True)
 class _Run:
-    """A model that is ready to write, and what it reads.
-
-    Attributes:
-        request: the options.
-        checkpoint, model: the model, as `load_model` returned it.
-        prompt: what it reads.
-        stack: the stack of layers whose rows are shown.
-        heard: the recording that it has written down already, if it reads one.
-        recorded: what an engine recorded of the answer, if it wrote it.
-    """
+    """A model that is ready to write, and what it reads."""
 
     request: AnswerRequest
     checkpoint: Checkpoint
-    model: Any
+    model: Any  #: as `OpenedModel.load` returned it
     prompt: Prompt
-    stack: str
-    heard: Heard | None = None
-    recorded: RecordedAnswer | None = None
+    stack: str  #: the stack of layers whose rows are shown
+    heard: Heard | None = None  #: the recording that it has written down already, if it reads one
+    recorded: RecordedAnswer | None = None  #: what an engine recorded of the answer, if it wrote it
 
     @property
     def crosses(self) -> bool:
@@ -272,6 +263,7 @@ def _collect(run: _Run, progress: Progress) -> Answer:
     """Let the model write, and return the rows that are shown."""
     import torch
 
+    from attnscope.model.answers.audio.alignment import align
     from attnscope.model.answers.replay.recorded import compare
     from attnscope.model.answers.sums import sink_patches
     from attnscope.model.run.tokenize import tokens_of
@@ -329,13 +321,13 @@ def _collect(run: _Run, progress: Progress) -> Answer:
     if run.heard is not None:
         if run.crosses:
             answer.times, answer.recording = run.heard.times, run.heard.recording
-        _align(run, answer)
+        try:
+            answer.alignment = align(run.checkpoint, run.model, run.heard)
+        except ModelError as error:
+            notices.append(error.message)
     answer.query = _row(request.query, answer)
-    if request.verify and eager:
-        note = "not compared: these rows are from its eager attention"
-        answer.checks = [Check(ROWS, None, None, None, note=note)]
-    elif request.verify:
-        answer.checks = [_verified(run, answer, progress)]
+    if request.verify:
+        answer.checks = [_verified(run, answer, progress, eager=eager)]
     return answer
 
 
@@ -349,17 +341,6 @@ def _check_eager_fits(run: _Run) -> None:
     n_token = len(run.prompt.tokens)
     size = (n_layer or 1) * (n_head or 1) * n_token**2 * max(4, run.model.dtype.itemsize)
     check_memory(size, str(run.model.device), "a shorter prompt: it runs with eager attention")
-
-
-def _align(run: _Run, answer: Answer) -> None:
-    """Find when the words of an answer were said, or say why that is not known."""
-    from attnscope.model.answers.audio.alignment import align
-
-    assert run.heard is not None
-    try:
-        answer.alignment = align(run.checkpoint, run.model, run.heard)
-    except ModelError as error:
-        answer.notices.append(error.message)
 
 
 def _row(query: int | str | None, answer: Answer) -> int | None:
@@ -388,14 +369,7 @@ def _within(segment: Segment, n_K: int) -> Segment:
 def _write(
     run: _Run, progress: Progress, *, given: list[int] | None = None, eager: bool = False
 ) -> tuple[RowSums, WrittenText]:
-    """Let the model write once, and sum its rows.
-
-    Args:
-        run: the model and its prompt.
-        progress: called with the progress of the work.
-        given: the ids that it is made to write; None: as requested.
-        eager: whether to take the weights of its eager attention.
-    """
+    """Let the model write once, or the ids that are given, and sum its rows."""
     from attnscope.model.answers.audio.listen import read_again
     from attnscope.model.answers.sums import RowSums
     from attnscope.model.run.written_rows import RecordedRows, check_length, write
@@ -442,12 +416,18 @@ ROWS = "rows = those of the model's own eager attention"
 """The name of a check."""
 
 
-def _verified(run: _Run, answer: Answer, progress: Progress) -> Check:
-    """Compare the rows with those of the model's own eager attention, which writes the same tokens."""
+def _verified(run: _Run, answer: Answer, progress: Progress, *, eager: bool) -> Check:
+    """Compare the rows with those of the model's own eager attention, which writes the same tokens.
+
+    Rows that are from `eager` attention are not compared.
+    """
     import numpy as np
 
     from attnscope.model.run.validate import NotWeightsError, eager_tolerance
 
+    if eager:
+        note = "not compared: these rows are from its eager attention"
+        return Check(ROWS, None, None, None, note=note)
     try:
         sums, _ = _write(run, progress, given=answer.ids, eager=True)
     except NotWeightsError:

@@ -66,7 +66,8 @@ VISION: dict[str, Any] = {
     "image_size": 32,
     "patch_size": 8,
 }
-PINPOINTS = [[32, 64], [64, 32], [64, 64], [32, 96], [96, 32]]
+OF_CLIP = {"vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+"""Settings of processors for features of CLIP, without its first one."""
 
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
@@ -113,13 +114,23 @@ def picture(width: int, height: int, seed: int = 0) -> Image.Image:
     return Image.fromarray(noise)
 
 
-FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {}
-"""For each family, a function that builds its model and processor."""
+Made = tuple[Any, Any]
+FAMILIES: dict[str, Callable[[], Made]] = {}
+"""For each family, a function that builds its configuration and processor, small or as it is published."""
 
 
-def a_family(build: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, Any]]:
+def a_family(build: Callable[..., Made]) -> Callable[..., Made]:
     FAMILIES[build.__name__] = build
     return build
+
+
+def vision(side: int, patch: int, **more: Any) -> dict[str, Any]:
+    """The sizes of a vision model for pictures of so many pixels."""
+    return {**VISION, "image_size": side, "patch_size": patch, **more}
+
+
+def square(side: int) -> dict[str, int]:
+    return {"height": side, "width": side}
 
 
 def processor_with(kind: str, images: Any, text: Any, **settings: Any) -> Any:
@@ -165,105 +176,99 @@ def _pixtral_without_torchvision() -> Any:
 
 
 @a_family
-def llava() -> tuple[Any, Any]:
+def llava(side: int = 32, patch: int = 8) -> Made:
     config = transformers.LlavaConfig(
-        vision_config=transformers.CLIPVisionConfig(**VISION),
+        vision_config=transformers.CLIPVisionConfig(**vision(side, patch)),
         text_config=transformers.LlamaConfig(**TEXT),
         image_token_index=id_of("<image>"),
-        image_seq_length=16,
     )
-    images = transformers.CLIPImageProcessor(
-        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
-    )
-    return transformers.LlavaForConditionalGeneration(config), processor_with(
-        "LlavaProcessor",
-        images,
-        tokenizer(image_token="<image>"),
-        patch_size=8,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-    )
+    images = transformers.CLIPImageProcessor(size={"shortest_edge": side}, crop_size=square(side))
+    words = tokenizer(image_token="<image>")
+    return config, processor_with("LlavaProcessor", images, words, patch_size=patch, **OF_CLIP)
 
 
 @a_family
-def deepseek_vl() -> tuple[Any, Any]:
+def deepseek_vl() -> Made:
     config = transformers.DeepseekVLConfig(
         vision_config=transformers.SiglipVisionConfig(**VISION),
         text_config=transformers.LlamaConfig(**TEXT),
         image_token_id=id_of("<image>"),
         tie_word_embeddings=False,
     )
-    images = transformers.DeepseekVLImageProcessor(size={"height": 32, "width": 32}, min_size=1)
-    return transformers.DeepseekVLForConditionalGeneration(config), processor_with(
-        "DeepseekVLProcessor", images, tokenizer(image_token="<image>"), num_image_tokens=16
-    )
+    images = transformers.DeepseekVLImageProcessor(size=square(32), min_size=1)
+    words = tokenizer(image_token="<image>")
+    return config, processor_with("DeepseekVLProcessor", images, words, num_image_tokens=16)
 
 
 @a_family
-def janus() -> tuple[Any, Any]:
-    vision = {**VISION, "num_image_tokens": 16, "projection_dim": 64, "mlp_ratio": 2.0}
+def janus() -> Made:
+    of_vision = {**VISION, "num_image_tokens": 16, "projection_dim": 64, "mlp_ratio": 2.0}
     codes = {"embed_dim": 8, "num_embeddings": 16, "base_channels": 32, "channel_multiplier": [1, 1]}
     config = transformers.JanusConfig(
-        vision_config=transformers.JanusVisionConfig(**vision),
+        vision_config=transformers.JanusVisionConfig(**of_vision),
         vq_config=transformers.JanusVQVAEConfig(**codes, latent_channels=8, image_token_embed_dim=64),
         text_config=transformers.LlamaConfig(**TEXT),
         image_token_id=id_of("<image>"),
         tie_word_embeddings=False,
     )
-    images = transformers.JanusImageProcessor(size={"height": 32, "width": 32}, min_size=1)
+    images = transformers.JanusImageProcessor(size=square(32), min_size=1)
     names = {"boi_token": "<begin_of_image>", "eoi_token": "<end_of_image>"}
-    return transformers.JanusForConditionalGeneration(config), processor_with(
-        "JanusProcessor", images, tokenizer(image_token="<image>", **names), num_image_tokens=16
-    )
+    words = tokenizer(image_token="<image>", **names)
+    return config, processor_with("JanusProcessor", images, words, num_image_tokens=16)
+
+
+def pinpoints(side: int) -> list[list[int]]:
+    """Arrangements of tiles."""
+    return [[side * rows, side * columns] for rows, columns in [(1, 2), (2, 1), (2, 2), (1, 3), (3, 1)]]
 
 
 @a_family
-def llava_next() -> tuple[Any, Any]:
+def llava_next(side: int = 32, patch: int = 8) -> Made:
+    tiles = {"image_grid_pinpoints": pinpoints(side)}
     config = transformers.LlavaNextConfig(
-        vision_config=transformers.CLIPVisionConfig(**VISION),
+        vision_config=transformers.CLIPVisionConfig(**vision(side, patch)),
         text_config=transformers.LlamaConfig(**TEXT),
         image_token_index=id_of("<image>"),
-        image_grid_pinpoints=PINPOINTS,
+        **tiles,
     )
     images = transformers.LlavaNextImageProcessor(
-        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}, image_grid_pinpoints=PINPOINTS
+        size={"shortest_edge": side}, crop_size=square(side), **tiles
     )
-    return transformers.LlavaNextForConditionalGeneration(config), processor_with(
-        "LlavaNextProcessor",
-        images,
-        tokenizer(image_token="<image>"),
-        patch_size=8,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-    )
+    words = tokenizer(image_token="<image>")
+    return config, processor_with("LlavaNextProcessor", images, words, patch_size=patch, **OF_CLIP)
 
 
 @a_family
-def llava_onevision() -> tuple[Any, Any]:
-    """A limit of two tiles, so that three or four are interpolated."""
-    limit = "anyres_max_2"
+def llava_onevision(
+    side: int = 32, patch: int = 8, limit: str | None = "anyres_max_2", n_token: int = 16
+) -> Made:
+    """With a limit of two tiles, so that three or four are interpolated; without one, as published."""
+    tiles = {} if limit is None else {"image_grid_pinpoints": [[side, side], *pinpoints(side)]}
+    at_most = {} if limit is None else {"vision_aspect_ratio": limit}
     config = transformers.LlavaOnevisionConfig(
-        vision_config=transformers.SiglipVisionConfig(**VISION),
+        vision_config=transformers.SiglipVisionConfig(**vision(side, patch)),
         text_config=transformers.Qwen2Config(**TEXT),
         image_token_index=id_of("<image>"),
         video_token_index=id_of("<video>"),
-        image_grid_pinpoints=[[32, 32], *PINPOINTS],
-        vision_aspect_ratio=limit,
+        **tiles,
+        **at_most,
     )
-    images = transformers.LlavaOnevisionImageProcessor(
-        size={"height": 32, "width": 32}, image_grid_pinpoints=[[32, 32], *PINPOINTS]
-    )
-    return transformers.LlavaOnevisionForConditionalGeneration(config), processor_with(
+    images = transformers.LlavaOnevisionImageProcessor(size=square(side), **tiles)
+    return config, processor_with(
         "LlavaOnevisionProcessor",
         images,
         tokenizer(image_token="<image>", video_token="<video>"),
-        num_image_tokens=16,
+        num_image_tokens=n_token,
         vision_feature_select_strategy="full",
-        vision_aspect_ratio=limit,
         chat_template=CHAT.replace("IMAGE", "<image>\n").replace("VIDEO", "<video>\n"),
+        **at_most,
     )
 
 
+ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+OF_QWEN = {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}
+QWEN_IDS = {f"{name}_id": id_of(token) for name, token in OF_QWEN.items()}
+QWEN_SIZE = {"shortest_edge": 256, "longest_edge": 4096}
 QWEN3_VISION = {
     "out_hidden_size": 64,
     "intermediate_size": 128,
@@ -272,52 +277,28 @@ QWEN3_VISION = {
 }
 
 
-def qwen(kind: str, text: dict[str, Any] | None = None, **vision: Any) -> tuple[Any, Any]:
+def qwen(
+    kind: str, text: dict[str, Any] | None = None, *, patch: int = 8, size: Any = QWEN_SIZE, **more: Any
+) -> Made:
     """A model of Qwen: `Qwen2VL`, `Qwen2_5_VL`, `Qwen3VL`, `Qwen3_5` and those with experts."""
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
-    shared = {"num_heads": 4, "patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    merged = {"patch_size": patch, "spatial_merge_size": 2, "temporal_patch_size": 2}
     config = getattr(transformers, f"{kind}Config")(
-        text_config={**TEXT, "rope_parameters": rope, "head_dim": 16, **(text or {})},
-        vision_config={"depth": 2, "hidden_size": 64, **shared, **vision},
-        image_token_id=id_of("<|image_pad|>"),
-        video_token_id=id_of("<|video_pad|>"),
+        text_config={**TEXT, "rope_parameters": ROPE, "head_dim": 16, **(text or {})},
+        vision_config={"depth": 2, "hidden_size": 64, "num_heads": 4, **merged, **more},
         vision_start_token_id=id_of("<|vision_start|>"),
         vision_end_token_id=id_of("<|vision_end|>"),
+        **QWEN_IDS,
     )
     images = transformers.Qwen2VLImageProcessor(
-        patch_size=8,
-        merge_size=2,
-        temporal_patch_size=2,
-        size={"shortest_edge": 256, "longest_edge": 4096},
+        patch_size=patch, merge_size=2, temporal_patch_size=2, size=size
     )
     chat = CHAT.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>")
-    return getattr(transformers, f"{kind}ForConditionalGeneration")(config), processor_with(
+    return config, processor_with(
         f"{kind if kind.startswith('Qwen2') else 'Qwen3VL'}Processor",
         images,
-        tokenizer(image_token="<|image_pad|>", video_token="<|video_pad|>"),
+        tokenizer(**OF_QWEN),
         chat_template=chat.replace("VIDEO", "<|vision_start|><|video_pad|><|vision_end|>"),
     )
-
-
-@a_family
-def qwen2_vl() -> tuple[Any, Any]:
-    return qwen("Qwen2VL", embed_dim=64, mlp_ratio=2)
-
-
-@a_family
-def qwen2_5_vl() -> tuple[Any, Any]:
-    windows = {"window_size": 32, "fullatt_block_indexes": [1]}
-    return qwen("Qwen2_5_VL", out_hidden_size=64, intermediate_size=128, **windows)
-
-
-@a_family
-def qwen3_vl() -> tuple[Any, Any]:
-    return qwen("Qwen3VL", **QWEN3_VISION)
-
-
-@a_family
-def qwen3_vl_moe() -> tuple[Any, Any]:
-    return qwen("Qwen3VLMoe", {"num_experts": 4, "moe_intermediate_size": 32}, **QWEN3_VISION)
 
 
 LINEAR = {
@@ -327,65 +308,54 @@ LINEAR = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
 }
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
-@a_family
-def qwen3_5() -> tuple[Any, Any]:
-    return qwen("Qwen3_5", LINEAR, **QWEN3_VISION)
-
-
-@a_family
-def qwen3_5_moe() -> tuple[Any, Any]:
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    experts |= {"shared_expert_intermediate_size": 32}
-    return qwen("Qwen3_5Moe", {**LINEAR, **experts}, **QWEN3_VISION)
-
-
-def glm(kind: str, **text: Any) -> tuple[Any, Any]:
+def glm(kind: str, **text: Any) -> Made:
     """A model of `Glm4v`, `Glm4vMoe` or `Glm46V`."""
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
     merged = {"patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
-    vision = {"depth": 2, "hidden_size": 64, "num_heads": 4, "out_hidden_size": 64}
+    of_vision = {"depth": 2, "hidden_size": 64, "num_heads": 4, "out_hidden_size": 64}
     config = getattr(transformers, f"{kind}Config")(
-        text_config={**TEXT, "rope_parameters": rope, "head_dim": 16, **text},
-        vision_config={**vision, **merged, "intermediate_size": 128, "image_size": 32},
-        image_token_id=id_of("<|image_pad|>"),
-        video_token_id=id_of("<|video_pad|>"),
+        text_config={**TEXT, "rope_parameters": ROPE, "head_dim": 16, **text},
+        vision_config={**of_vision, **merged, "intermediate_size": 128, "image_size": 32},
+        **QWEN_IDS,
     )
     of_processor = "Glm46V" if kind == "Glm46V" else "Glm4v"
+    size = {"shortest_edge": 256, "longest_edge": 8192}
     images = getattr(transformers, f"{of_processor}ImageProcessor")(
-        patch_size=8,
-        merge_size=2,
-        temporal_patch_size=2,
-        size={"shortest_edge": 256, "longest_edge": 8192},
+        patch_size=8, merge_size=2, temporal_patch_size=2, size=size
     )
-    return getattr(transformers, f"{kind}ForConditionalGeneration")(config), processor_with(
-        f"{of_processor}Processor",
-        images,
-        tokenizer(image_token="<|image_pad|>", video_token="<|video_pad|>"),
-        chat_template=CHAT.replace("IMAGE", "<|begin_of_image|><|image_pad|><|end_of_image|>"),
-    )
+    chat = CHAT.replace("IMAGE", "<|begin_of_image|><|image_pad|><|end_of_image|>")
+    words = tokenizer(**OF_QWEN)
+    return config, processor_with(f"{of_processor}Processor", images, words, chat_template=chat)
+
+
+GLM_EXPERTS = {"n_routed_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
+WINDOWS = {
+    "out_hidden_size": 64,
+    "intermediate_size": 128,
+    "window_size": 32,
+    "fullatt_block_indexes": [1],
+}
+FAMILIES |= {
+    "qwen2_vl": lambda: qwen("Qwen2VL", embed_dim=64, mlp_ratio=2),
+    "qwen2_5_vl": lambda: qwen("Qwen2_5_VL", **WINDOWS),
+    "qwen3_vl": lambda: qwen("Qwen3VL", **QWEN3_VISION),
+    "qwen3_vl_moe": lambda: qwen(
+        "Qwen3VLMoe", {"num_experts": 4, "moe_intermediate_size": 32}, **QWEN3_VISION
+    ),
+    "qwen3_5": lambda: qwen("Qwen3_5", LINEAR, **QWEN3_VISION),
+    "qwen3_5_moe": lambda: qwen(
+        "Qwen3_5Moe", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 32}, **QWEN3_VISION
+    ),
+    "glm4v": lambda: glm("Glm4v"),
+    "glm4v_moe": lambda: glm("Glm4vMoe", head_dim=32, **GLM_EXPERTS),
+    "glm46v": lambda: glm("Glm46V"),
+}
 
 
 @a_family
-def glm4v() -> tuple[Any, Any]:
-    return glm("Glm4v")
-
-
-@a_family
-def glm4v_moe() -> tuple[Any, Any]:
-    return glm(
-        "Glm4vMoe", head_dim=32, n_routed_experts=4, moe_intermediate_size=32, num_experts_per_tok=2
-    )
-
-
-@a_family
-def glm46v() -> tuple[Any, Any]:
-    return glm("Glm46V")
-
-
-@a_family
-def aya_vision() -> tuple[Any, Any]:
+def aya_vision() -> Made:
     config = transformers.AyaVisionConfig(
         vision_config=transformers.SiglipVisionConfig(**VISION),
         text_config=transformers.Cohere2Config(**{**TEXT, "sliding_window": 8}),
@@ -394,48 +364,38 @@ def aya_vision() -> tuple[Any, Any]:
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
     )
-    images = transformers.GotOcr2ImageProcessor(
-        size={"height": 32, "width": 32}, min_patches=1, max_patches=4
-    )
-    return transformers.AyaVisionForConditionalGeneration(config), processor_with(
-        "AyaVisionProcessor",
-        images,
-        tokenizer(),
-        patch_size=8,
-        downsample_factor=2,
-        img_size=32,
-        chat_template=CHAT.replace("IMAGE", "<image>"),
-    )
+    images = transformers.GotOcr2ImageProcessor(size=square(32), min_patches=1, max_patches=4)
+    sizes = {"patch_size": 8, "downsample_factor": 2, "img_size": 32}
+    chat = CHAT.replace("IMAGE", "<image>")
+    return config, processor_with("AyaVisionProcessor", images, tokenizer(), **sizes, chat_template=chat)
+
+
+SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 
 
 @a_family
-def gemma3() -> tuple[Any, Any]:
-    layers = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+def gemma3(side: int = 32, patch: int = 8, n_token: int = 4) -> Made:
     config = transformers.Gemma3Config(
-        text_config=transformers.Gemma3TextConfig(**{**TEXT, "head_dim": 16, **layers}),
-        vision_config=transformers.SiglipVisionConfig(**VISION),
-        mm_tokens_per_image=4,
+        text_config=transformers.Gemma3TextConfig(**{**TEXT, "head_dim": 16, **SLIDING}),
+        vision_config=transformers.SiglipVisionConfig(**vision(side, patch)),
+        mm_tokens_per_image=n_token,
         boi_token_index=id_of("<start_of_image>"),
         eoi_token_index=id_of("<end_of_image>"),
         image_token_index=id_of("<image_soft_token>"),
     )
-    images = transformers.Gemma3ImageProcessor(size={"height": 32, "width": 32})
+    images = transformers.Gemma3ImageProcessor(size=square(side))
     names = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
-    return transformers.Gemma3ForConditionalGeneration(config), processor_with(
-        "Gemma3Processor",
-        images,
-        tokenizer(image_token="<image_soft_token>", **names),
-        image_seq_length=4,
-        chat_template=CHAT.replace("IMAGE", "<start_of_image>"),
-    )
+    words = tokenizer(image_token="<image_soft_token>", **names)
+    chat = CHAT.replace("IMAGE", "<start_of_image>")
+    settings = {"image_seq_length": n_token, "chat_template": chat}
+    return config, processor_with("Gemma3Processor", images, words, **settings)
 
 
 @a_family
-def gemma4() -> tuple[Any, Any]:
-    layers = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+def gemma4() -> Made:
     config = transformers.Gemma4Config(
         text_config=transformers.Gemma4TextConfig(
-            **{**TEXT, "head_dim": 16, "global_head_dim": 32, **layers},
+            **{**TEXT, "head_dim": 16, "global_head_dim": 32, **SLIDING},
             hidden_size_per_layer_input=8,
             vocab_size_per_layer_input=TEXT["vocab_size"],
             num_kv_shared_layers=0,
@@ -457,10 +417,7 @@ def gemma4() -> tuple[Any, Any]:
     images = transformers.Gemma4ImageProcessor(patch_size=4, max_soft_tokens=70, pooling_kernel_size=2)
     names = {"boi_token": "<|image>", "eoi_token": "<image|>"}
     names |= {"boa_token": "<audio>", "eoa_token": "<audio>", "audio_token": "<audio>"}
-    model = transformers.Gemma4ForConditionalGeneration(config)
-    for layer in model.model.language_model.layers:  # whose scores are not divided by √d_head
-        torch.nn.init.constant_(layer.self_attn.q_norm.weight, 0.25)
-    return model, processor_with(
+    return config, processor_with(
         "Gemma4Processor",
         images,
         tokenizer(image_token="<|image|>", **names),
@@ -470,146 +427,111 @@ def gemma4() -> tuple[Any, Any]:
 
 
 @a_family
-def paligemma() -> tuple[Any, Any]:
-    vision = {**VISION, "projection_dim": 64, "num_image_tokens": 16}
+def paligemma(side: int = 32, patch: int = 8) -> Made:
+    n_token = (side // patch) ** 2
+    of_vision = vision(side, patch, projection_dim=64, num_image_tokens=n_token)
     config = transformers.PaliGemmaConfig(
         text_config=transformers.GemmaConfig(**{**TEXT, "vocab_size": 1600, "head_dim": 16}),
-        vision_config=transformers.SiglipVisionConfig(**vision),
+        vision_config=transformers.SiglipVisionConfig(**of_vision),
         image_token_index=id_of("<image>"),
         projection_dim=64,
     )
-    images = transformers.SiglipImageProcessor(size={"height": 32, "width": 32})
-    vars(images)["image_seq_length"] = 16  # as its checkpoints have it
-    return transformers.PaliGemmaForConditionalGeneration(config), processor_with(
-        "PaliGemmaProcessor", images, tokenizer(image_token="<image>")
-    )
+    images = transformers.SiglipImageProcessor(size=square(side))
+    vars(images)["image_seq_length"] = n_token  # as its checkpoints have it
+    return config, processor_with("PaliGemmaProcessor", images, tokenizer(image_token="<image>"))
 
 
-def idefics(kind: str) -> tuple[Any, Any]:
+def idefics(
+    kind: str, tile: int = 32, patch: int = 8, merged: int = 2, longest: int = 64, n_token: int = 4
+) -> Made:
     """A model of `Idefics3` or `SmolVLM`."""
     config = getattr(transformers, f"{kind}Config")(
         text_config=transformers.LlamaConfig(**TEXT),
-        vision_config=VISION,
-        scale_factor=2,
+        vision_config=vision(tile, patch),
+        scale_factor=merged,
         image_token_id=id_of("<image>"),
         pad_token_id=0,
     )
     images = getattr(transformers, f"{kind}ImageProcessor")(
-        size={"longest_edge": 64}, max_image_size={"longest_edge": 32}, do_image_splitting=True
+        size={"longest_edge": longest}, max_image_size={"longest_edge": tile}, do_image_splitting=True
     )
-    text = tokenizer(
+    words = tokenizer(
         image_token="<image>",
         fake_image_token="<fake_token_around_image>",
         end_of_utterance_token="<end_of_utterance>",
         global_image_token="<global-img>",
     )
-    return getattr(transformers, f"{kind}ForConditionalGeneration")(config), processor_with(
-        f"{kind}Processor",
-        images,
-        text,
-        image_seq_len=4,
-        chat_template=CHAT.replace("IMAGE", "<image>").replace("VIDEO", "<video>"),
-    )
+    chat = CHAT.replace("IMAGE", "<image>").replace("VIDEO", "<video>")
+    settings = {"image_seq_len": n_token, "chat_template": chat}
+    return config, processor_with(f"{kind}Processor", images, words, **settings)
+
+
+FAMILIES |= {"idefics3": lambda: idefics("Idefics3"), "smolvlm": lambda: idefics("SmolVLM")}
 
 
 @a_family
-def idefics3() -> tuple[Any, Any]:
-    return idefics("Idefics3")
-
-
-@a_family
-def smolvlm() -> tuple[Any, Any]:
-    return idefics("SmolVLM")
-
-
-@a_family
-def internvl() -> tuple[Any, Any]:
-    vision = {**VISION, "image_size": [32, 32], "patch_size": [8, 8]}
+def internvl(side: int = 32, patch: int = 8, most: int = 4, n_token: int = 4) -> Made:
+    of_vision = {**VISION, "image_size": [side, side], "patch_size": [patch, patch]}
     config = transformers.InternVLConfig(
-        vision_config=transformers.InternVLVisionConfig(**vision),
+        vision_config=transformers.InternVLVisionConfig(**of_vision),
         text_config=transformers.Qwen2Config(**TEXT),
         image_token_id=id_of("<IMG_CONTEXT>"),
-        image_seq_length=4,
+        image_seq_length=n_token,
         downsample_ratio=0.5,
     )
     images = transformers.GotOcr2ImageProcessor(
-        size={"height": 32, "width": 32}, crop_to_patches=True, min_patches=1, max_patches=4
+        size=square(side), crop_to_patches=True, min_patches=1, max_patches=most
     )
     names = {"start_image_token": "<img>", "end_image_token": "</img>", "video_token": "<video>"}
-    return transformers.InternVLForConditionalGeneration(config), processor_with(
-        "InternVLProcessor",
-        images,
-        tokenizer(context_image_token="<IMG_CONTEXT>", **names),
-        image_seq_length=4,
-        chat_template=CHAT.replace("IMAGE", "<IMG_CONTEXT>\n").replace("VIDEO", "<video>\n"),
+    words = tokenizer(context_image_token="<IMG_CONTEXT>", **names)
+    chat = CHAT.replace("IMAGE", "<IMG_CONTEXT>\n").replace("VIDEO", "<video>\n")
+    settings = {"image_seq_length": n_token, "chat_template": chat}
+    return config, processor_with("InternVLProcessor", images, words, **settings)
+
+
+def of_pixtral(kind: str, longest: int = 64, patch: int = 8, merged: int = 1, **more: Any) -> Made:
+    """A model of `Llava` or `Mistral3` with Pixtral's vision model."""
+    config = getattr(transformers, f"{kind}Config")(
+        vision_config=transformers.PixtralVisionConfig(**vision(longest, patch, head_dim=16)),
+        text_config=transformers.MistralConfig(**{**TEXT, "head_dim": 16}),
+        image_token_index=id_of("[IMG]"),
+        **more,
     )
-
-
-def of_pixtral(model: Any, merge: int) -> tuple[Any, Any]:
-    images = transformers.PixtralImageProcessor(
-        size={"longest_edge": 64}, patch_size={"height": 8, "width": 8}
-    )
-    return model, processor_with(
-        "PixtralProcessor",
-        images,
-        tokenizer(image_token="[IMG]"),
-        patch_size=8,
-        spatial_merge_size=merge,
-    )
-
-
-def pixtral_vision() -> Any:
-    return transformers.PixtralVisionConfig(**{**VISION, "image_size": 64, "head_dim": 16})
+    images = transformers.PixtralImageProcessor(size={"longest_edge": longest}, patch_size=square(patch))
+    settings = {"patch_size": patch, "spatial_merge_size": merged}
+    return config, processor_with("PixtralProcessor", images, tokenizer(image_token="[IMG]"), **settings)
 
 
 @a_family
-def mistral3() -> tuple[Any, Any]:
-    config = transformers.Mistral3Config(
-        vision_config=pixtral_vision(),
-        text_config=transformers.MistralConfig(**{**TEXT, "head_dim": 16}),
-        image_token_index=id_of("[IMG]"),
-        spatial_merge_size=2,
-    )
-    return of_pixtral(transformers.Mistral3ForConditionalGeneration(config), 2)
+def mistral3(longest: int = 64, patch: int = 8) -> Made:
+    return of_pixtral("Mistral3", longest, patch, 2, spatial_merge_size=2)
 
 
 @a_family
-def pixtral() -> tuple[Any, Any]:
-    config = transformers.LlavaConfig(
-        vision_config=pixtral_vision(),
-        text_config=transformers.MistralConfig(**{**TEXT, "head_dim": 16}),
-        image_token_index=id_of("[IMG]"),
-        vision_feature_layer=-1,
-        vision_feature_select_strategy="full",
-    )
-    return of_pixtral(transformers.LlavaForConditionalGeneration(config), 1)
+def pixtral(longest: int = 64, patch: int = 8) -> Made:
+    features = {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
+    return of_pixtral("Llava", longest, patch, **features)
 
 
 NAMES = list(FAMILIES)
 """The families, by the names of `family`."""
 
-VIDEO_NAMES = [
-    "llava_onevision",
-    "qwen2_vl",
-    "qwen2_5_vl",
-    "qwen3_vl",
-    "qwen3_vl_moe",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "smolvlm",
-    "internvl",
-]
-"""Those that read videos, too: only where `HAS_VIDEOS`."""
+VIDEO_NAMES = ["llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "smolvlm", "internvl"]
+"""Those that read videos, too, without those with experts: only where `HAS_VIDEOS`."""
 
 
 @cache
 def loaded(name: str) -> tuple[Any, Any]:
     """The model of a family, ready to run with torch's attention, and its processor."""
     torch.manual_seed(crc32(name.encode()))
-    model, processor = FAMILIES[name]()
+    config, processor = FAMILIES[name]()
+    kind = type(config).__name__.removesuffix("Config")
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
     for parameter_name, parameter in model.named_parameters():
         if "mm_input_projection_weight" in parameter_name:  # Gemma 3 starts it with zeros
             torch.nn.init.normal_(parameter, std=0.1)
+        if name == "gemma4" and "language_model" in parameter_name and "q_norm" in parameter_name:
+            torch.nn.init.constant_(parameter, 0.25)  # whose scores are not divided by √d_head
     output = model.get_output_embeddings().weight
     if output is not model.get_input_embeddings().weight:
         torch.nn.init.zeros_(output[: len(SPECIAL)])  # so that it writes no image tokens

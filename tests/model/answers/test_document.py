@@ -99,12 +99,6 @@ def test_shares_are_sums_of_weights(name):
         assert sum(of_row) == pytest.approx(1, abs=1e-5)
 
 
-def test_shares_of_maxima_are_shares_of_their_sum():
-    answer = one_picture(6)
-    twice = replace(answer, pool="max", weights=answer.weights * 2)
-    np.testing.assert_allclose(shares(twice), shares(answer), atol=1e-6)
-
-
 @pytest.mark.parametrize("name", every_answer())
 def test_the_record_is_json_and_holds_every_row(name):
     answer = every_answer()[name]
@@ -150,15 +144,6 @@ def test_csv_has_a_row_for_each_two_segments():
     assert all(row["n_token"] == sizes[row["segment"]] for row in rows)
 
 
-def test_markdown_has_the_share_of_each_two_segments():
-    answer = rows_of_segments()
-    lines = markdown_document(answer.document()).splitlines()
-    [start] = [i for i, line in enumerate(lines) if line.startswith("| segment | tokens | other |")]
-    [row] = [line for line in lines[start:] if line.startswith("| document 2 |")]
-    share = segment_shares(answer)[3]
-    assert row.split(" | ")[2:6] == [f"{100 * each:.1f} %" for each in share[:4]]
-
-
 def test_a_layer_without_numbers_is_written_as_such():
     answer = chat()
     answer.sums[1] = np.nan
@@ -193,13 +178,6 @@ def test_csv_has_a_row_for_each_token_and_segment(answer):
     for i, row in enumerate(rows):
         assert row["segment"] == answer.segments[i % n].name
         assert float(row["share"]) == pytest.approx(shares(answer)[i // n, i % n], abs=1e-6)
-
-
-def test_pandas_has_the_same_table():
-    frame = chat().to_pandas()
-    wide = frame.pivot(index="position", columns="segment", values="share")
-    np.testing.assert_allclose(wide.sum(axis=1), 1, atol=1e-5)
-    assert list(frame.columns) == ["query", "position", "token", "segment", "n_token", "share"]
 
 
 def test_the_heading_says_which_row_and_which_heads():

@@ -48,6 +48,8 @@ REFUSED = {
 WHY = {name: why for why, names in REFUSED.items() for name in names.split()}
 CAUSAL, TRANSLATES = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 FAMILIES = sorted({*CAUSAL, *TRANSLATES} - {*NOT_SMALL})
+IN_16_BITS = {*FAMILIES[::3], "granite_swa", "bloom"} - {"inkling2_text"}
+"""Every third family; transformers cannot run inkling2_text in 16 bits."""
 TEXT = " ".join(word for word in WORDS if word.isalpha())
 
 
@@ -79,7 +81,7 @@ def writer(family):
 @pytest.mark.parametrize("family", swept(FAMILIES, default=["granite_swa", "bloom", "xlnet"]))
 def test_the_rows_of_a_family_are_those_of_its_eager_attention_or_it_is_refused(family, tokenizer):
     model = writer(family)
-    options = {"tokenizer": tokenizer, "generate": 4, "verify": True}
+    options = {"tokenizer": tokenizer, "generate": 3, "verify": True}
     if not model.config.is_encoder_decoder:
         options["rows"] = "segments"
     if family in WHY:
@@ -92,9 +94,8 @@ def test_the_rows_of_a_family_are_those_of_its_eager_attention_or_it_is_refused(
     assert (check.ok, "eager attention" in check.note) == ((None, True) if of_eager else (True, False))
     assert (answer.weights >= 0).all()
     assert (answer.weights.sum(1) <= 1 + 1e-5).all()
-    if family == "inkling2_text":  # transformers cannot run it in 16 bits
-        return
-    narrow = attnscope.answer(model.bfloat16(), TEXT, **options)
-    assert narrow.checks[0].ok is check.ok
-    assert len(narrow.written) == len(answer.written)
-    assert np.isfinite(narrow.weights).all()
+    if family in IN_16_BITS:
+        narrow = attnscope.answer(model.bfloat16(), TEXT, **options)
+        assert narrow.checks[0].ok is check.ok
+        assert len(narrow.written) == len(answer.written)
+        assert np.isfinite(narrow.weights).all()

@@ -95,9 +95,22 @@ def align(
     ids = heard.prompt.answer or []
     alignment_heads = getattr(model.generation_config, "alignment_heads", None) or []
     named = [(int(layer), int(head)) for layer, head in alignment_heads]
-    follow = _Following(heard, set(named))
-    read_again(checkpoint, model, heard, follow.add, RecordedRows("cross"), first=0)
-    found = sorted(follow.heads, key=lambda each: -each.score)
+    last = heard.n_start + len(ids) - 2  # of the queries
+    found: list[AligningHead] = []
+    of_layer: list[torch.Tensor] = []  # the rows of the layer that runs, which come some at a time
+
+    def follow(rows: WrittenRows) -> None:
+        of_layer.append(rows.weights.cpu().clone())
+        if rows.queries[-1] < last:
+            return
+        weights = torch.cat(of_layer, 1)[:, heard.n_start :].double().numpy()
+        of_layer.clear()
+        for head, of_head in zip(rows.heads, weights, strict=True):
+            is_named = (rows.layer, head) in named
+            found.append(AligningHead(rows.layer, head, *followed(of_head, heard.times), is_named))
+
+    read_again(checkpoint, model, heard, follow, RecordedRows("cross"), first=0)
+    found.sort(key=lambda each: -each.score)
     known = {(each.layer, each.head) for each in found}
     if missing := [each for each in heads or named if each not in known]:
         layer, head = missing[0]
@@ -126,30 +139,6 @@ def align(
     weights = torch.stack([torch.cat(kept[each]) for each in used])[None]  # [1, n_head, n_Q, n_K]
     seconds = token_seconds(model, weights, heard.n_start, heard.times)
     return SpeechAlignment(found, used, origin, seconds, _words(heard, seconds))
-
-
-class _Following:
-    """Measure how well each head follows a recording."""
-
-    def __init__(self, heard: Heard, named: set[tuple[int, int]]) -> None:
-        self.times, self.first, self.named = heard.times, heard.n_start, named
-        self.last = heard.n_start + len(heard.prompt.answer or []) - 2  # of the queries
-        self.heads: list[AligningHead] = []
-        self._rows: list[torch.Tensor] = []  # of the layer that runs
-
-    def add(self, rows: WrittenRows) -> None:
-        """Measure the heads of a layer once all of its rows, which come some at a time, are there."""
-        import torch
-
-        self._rows.append(rows.weights.cpu().clone())
-        if rows.queries[-1] < self.last:
-            return
-        weights = torch.cat(self._rows, 1)[:, self.first :].double().numpy()
-        self._rows.clear()
-        for head, of_head in zip(rows.heads, weights, strict=True):
-            monotone, peaked = followed(of_head, self.times)
-            named = (rows.layer, head) in self.named
-            self.heads.append(AligningHead(rows.layer, head, monotone, peaked, named))
 
 
 def followed(weights: np.ndarray, times: FrameTimes) -> tuple[float, float]:

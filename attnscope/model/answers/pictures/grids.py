@@ -115,7 +115,7 @@ def deepseek_vl(of: Processed, index: int) -> list[list[ImageToken]]:
     (left, right), (top, bottom) = spans
     area = _checked(of, index, (left, top, right, bottom), (side, side))
     patch = of.config.vision_config.patch_size
-    return [_within_area(of, side // patch, side // patch, patch, area, size, "whole")]
+    return [_within_area(of, side // patch, side // patch, patch, area, size)]
 
 
 def gemma3(of: Processed, index: int) -> list[list[ImageToken]]:
@@ -153,9 +153,7 @@ def by_hand(of: Processed, index: int, rows: int, columns: int) -> list[list[Ima
         raise of.refused(
             f"of {len(of.sizes)} pictures, its processor makes pixel_values of {tuple(of.pixels.shape)}"
         )
-    height, width = of.pixels.shape[-2:]
-    area = _shown_area(of, index, width, height)
-    return [grid_of_tokens(rows, columns, of.sizes[index], area)]
+    return [grid_of_tokens(rows, columns, of.sizes[index], _shown_area(of, index))]
 
 
 def _grid(of: Processed, index: int, rows: int, columns: int, patch: int) -> list[ImageToken]:
@@ -164,13 +162,11 @@ def _grid(of: Processed, index: int, rows: int, columns: int, patch: int) -> lis
     A token covers a patch, in pixels that the model reads; what is right of the grid or below is not
     read.
     """
-    height, width = of.pixels.shape[-2:]
-    area = _shown_area(of, index, width, height)
-    return _within_area(of, rows, columns, patch, area, of.sizes[index], "whole")
+    return _within_area(of, rows, columns, patch, _shown_area(of, index), of.sizes[index])
 
 
 def _within_area(
-    of: Processed, rows: int, columns: int, patch: int, area: Box, size: Size, part: str
+    of: Processed, rows: int, columns: int, patch: int, area: Box, size: Size, part: str = "whole"
 ) -> list[ImageToken]:
     height, width = of.pixels.shape[-2:]
     left, top, right, bottom = area
@@ -179,8 +175,9 @@ def _within_area(
     return grid_of_tokens(rows, columns, size, (left, top, right, bottom), part)
 
 
-def _shown_area(of: Processed, index: int, width: int, height: int) -> Box:
+def _shown_area(of: Processed, index: int) -> Box:
     """Return the area of the original picture that the model reads."""
+    height, width = of.pixels.shape[-2:]
     original = of.sizes[index]
     padded, left, top = original, 0.0, 0.0
     if of.images.setting("do_pad") and hasattr(of.images.part, "pad_to_square"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError
@@ -75,8 +75,14 @@ class Visual:
     name: str  #: `picture 1`, `video 1`
     frames: list[Image]  #: the picture, or the frames of the video that the model reads
     numbers: list[int]  #: their numbers in the video, from 1
-    tokens: list[ImageToken]
-    positions: list[int]
+    runs: list[list[ImageToken]]  #: its tokens, as runs without other tokens inside
+    image_id: int  #: the id of its tokens
+    positions: list[int] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[ImageToken]:
+        """All its tokens."""
+        return [token for run in self.runs for token in run]
 
 
 def check_family(name: str, config: Any, grid: str | None, videos: Sequence[Any]) -> None:
@@ -133,7 +139,7 @@ def _visuals(
 ) -> list[Visual]:
     """Return the pictures and videos in the order of the text, each with its tokens and positions."""
     numbers = {"picture": 0, "video": 0}
-    found = []
+    visuals = []
     for kind in order:
         index = numbers[kind]
         numbers[kind] += 1
@@ -144,30 +150,25 @@ def _visuals(
             runs, video = of_family.video(of, index), videos[index]
             frames = [video.frames[i] for i in video.shown]
             shown = [video.numbers[i] for i in video.shown]
-        found.append((f"{kind} {index + 1}", kind, runs, frames, shown))
-    predicted: dict[int, int] = {}
-    for _, kind, runs, _, _ in found:
-        image_id = _image_id(of, kind)
-        predicted[image_id] = predicted.get(image_id, 0) + sum(map(len, runs))
-    for image_id, n in predicted.items():
-        if (there := ids.count(image_id)) != n:
-            raise of.refused(
-                f"the prompt has {counted(there, 'image token')}, but {n} by their geometry"
-            )
-    visuals = []
-    left = {image_id: [i for i, each in enumerate(ids) if each == image_id] for image_id in predicted}
-    for name, kind, runs, frames, shown in found:
-        tokens = [token for run in runs for token in run]
-        positions = left[_image_id(of, kind)]
-        own, positions[: len(tokens)] = positions[: len(tokens)], []
-        lengths = [end - first for first, end in spans_of(own)]
-        if lengths != [len(run) for run in runs]:
+        visuals.append(Visual(f"{kind} {index + 1}", frames, shown, runs, _image_id(of, kind)))
+    left = {
+        each.image_id: [i for i, number in enumerate(ids) if number == each.image_id] for each in visuals
+    }
+    for image_id, positions in left.items():
+        n = sum(len(each.tokens) for each in visuals if each.image_id == image_id)
+        if len(positions) != n:
+            there = counted(len(positions), "image token")
+            raise of.refused(f"the prompt has {there}, but {n} by their geometry")
+    for each in visuals:
+        positions, n = left[each.image_id], len(each.tokens)
+        each.positions, positions[:n] = positions[:n], []
+        lengths = [end - first for first, end in spans_of(each.positions)]
+        if lengths != [len(run) for run in each.runs]:
             few = ", ".join(map(str, lengths[:4])) + ", …" * (len(lengths) > 4)
             raise of.refused(
-                f"{name} should have {counted(len(runs), 'run')} of {len(runs[0])} image tokens, but"
-                f" the prompt has runs of {few}"
+                f"{each.name} should have {counted(len(each.runs), 'run')} of {len(each.runs[0])} image"
+                f" tokens, but the prompt has runs of {few}"
             )
-        visuals.append(Visual(name, frames, shown, tokens, own))
     return visuals
 
 

@@ -129,7 +129,7 @@ def segments_of(
     return segments, [name for name in dict.fromkeys(owners) if name not in positions]
 
 
-SYNTAX = "docs=[1],[2],[3]; question=/Q: (.*)/; intro=0-25"  #: an example of each kind
+SYNTAX = "'docs=[1],[2],[3]; question=/Q: (.*)/; intro=0-25'"  #: an example of each kind
 
 OF_PICTURES = re.compile(r"(picture|video) \d+", re.ASCII)
 """The names of segments of pictures and videos."""
@@ -148,6 +148,11 @@ class Definition:
     pattern: re.Pattern[str] | None = None  #: each match is a part, or its first group if it has one
     ranges: tuple[tuple[int, int], ...] = ()  #: first and end (exclusive) of each part, in characters
     text: str | None = None  #: a part that reads so, once in the text
+
+
+def _mistake(what: str, hint: str | None = None) -> OptionError:
+    """Return the error for definitions that are wrong."""
+    return OptionError(f"--segments{what}", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -180,20 +185,17 @@ def read_definitions(segments: Any) -> list[Definition]:
     elif isinstance(segments, dict):
         found = [_of_value(str(name), value) for name, value in segments.items()]
     else:
-        raise OptionError(f"--segments is {described(segments)}.", hint=f"'{SYNTAX}'")
+        raise _mistake(f" is {described(segments)}.", SYNTAX)
     if not found:
-        raise OptionError("--segments is empty.", hint=f"'{SYNTAX}'")
+        raise _mistake(" is empty.", SYNTAX)
     names = [each.name for each in found]
     for name in names:
         reserved = name in RESERVED or OF_PICTURES.fullmatch(name)
-        if not name or reserved or names.count(name) > 1:
+        if not name:
+            raise _mistake(" has a segment without a name.", SYNTAX)
+        if reserved or names.count(name) > 1:
             why = " twice" if names.count(name) > 1 else ", which other segments have"
-            raise OptionError(
-                f"--segments has the name {shortened(repr(name))}{why}."
-                if name
-                else "--segments has a segment without a name.",
-                hint=f"'{SYNTAX}'",
-            )
+            raise _mistake(f" has the name {shortened(repr(name))}{why}.", SYNTAX)
     return found
 
 
@@ -203,15 +205,12 @@ def _parsed(text: str) -> list[Definition]:
         name, equals, rest = rest.partition("=")
         name, rest = name.strip(), rest.lstrip()
         if not equals or not rest:
-            raise OptionError(
-                f"--segments: {shortened(repr(name))} has no definition.", hint=f"'{SYNTAX}'"
-            )
+            raise _mistake(f": {shortened(repr(name))} has no definition.", SYNTAX)
         if rest.startswith("/"):
             match = re.match(r"/((?:\\.|[^/\\])*)/([a-z]*)\s*(?:;|$)", rest, re.DOTALL)
             if match is None:
-                raise OptionError(
-                    f"--segments: the regular expression of {name} does not end in a / before ; or the"
-                    " end.",
+                raise _mistake(
+                    f": the regular expression of {name} does not end in a / before ; or the end.",
                     hint=r"NAME=/REGEX/, with \/ for a slash in it",
                 )
             found.append(Definition(name, pattern=_compiled(name, match[1], match[2])))
@@ -221,7 +220,7 @@ def _parsed(text: str) -> list[Definition]:
         rest = rest.lstrip()
         parts = [each.strip() for each in definition.split(",")]
         if "" in parts:
-            raise OptionError(f"--segments: {name} has an empty mark.", hint=f"'{SYNTAX}'")
+            raise _mistake(f": {name} has an empty mark.", SYNTAX)
         if all(re.fullmatch(r"\d+-\d+", each, re.ASCII) for each in parts):
             ranges = [
                 (int(first), int(end)) for first, _, end in (each.partition("-") for each in parts)
@@ -234,17 +233,14 @@ def _parsed(text: str) -> list[Definition]:
 
 def _compiled(name: str, regex: str, flags: str = "") -> re.Pattern[str]:
     if set(flags) - set("ims"):
-        raise OptionError(
-            f"--segments: the regular expression of {name} has the flags {flags!r}.", hint="i, m or s"
-        )
+        raise _mistake(f": the regular expression of {name} has the flags {flags!r}.", hint="i, m or s")
     try:
         return re.compile(
             regex.replace(r"\/", "/"), sum(re.RegexFlag[each.upper()] for each in set(flags))
         )
     except (re.error, OverflowError) as error:
-        raise OptionError(
-            f"--segments: {name} has {shortened(repr(regex), 40)}, which is not a regular expression:"
-            f" {error}."
+        raise _mistake(
+            f": {name} has {shortened(repr(regex), 40)}, which is not a regular expression: {error}."
         ) from error
 
 
@@ -256,8 +252,8 @@ def _of_value(name: str, value: Any) -> Definition:
     try:
         ranges = [(index(first), index(end)) for first, end in value]
     except (TypeError, ValueError) as error:
-        raise OptionError(
-            f"segments: {name} is {described(value)}.",
+        raise _mistake(
+            f": {name} is {described(value)}.",
             hint="[(first, end), …] of whole numbers, or a text that occurs once",
         ) from error
     return Definition(name, ranges=_checked(name, ranges))
@@ -266,12 +262,12 @@ def _of_value(name: str, value: Any) -> Definition:
 def _checked(name: str, ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     for first, end in ranges:
         if not 0 <= first < end:
-            raise OptionError(
-                f"--segments: {name} has the range {first}-{end}, which has no characters.",
+            raise _mistake(
+                f": {name} has the range {first}-{end}, which has no characters.",
                 hint="FIRST-END, where FIRST is counted from 0 and END is not included",
             )
     if not ranges:
-        raise OptionError(f"--segments: {name} has no range.", hint="[(first, end), …]")
+        raise _mistake(f": {name} has no range.", hint="[(first, end), …]")
     return tuple(ranges)
 
 
@@ -284,8 +280,8 @@ def find_stretches(definitions: list[Definition], texts: list[str], of: str) -> 
     for each in definitions:
         parts = sorted(_parts(each, texts, of))
         if len(parts) > MOST_PARTS:
-            raise OptionError(
-                f"--segments: {each.name} has {counted(len(parts), 'part')}, more than {MOST_PARTS:,}.",
+            raise _mistake(
+                f": {each.name} has {counted(len(parts), 'part')}, more than {MOST_PARTS:,}.",
                 hint="a longer mark, or a regular expression that matches less",
             )
         names = numbered([each.name] * len(parts))
@@ -293,8 +289,8 @@ def find_stretches(definitions: list[Definition], texts: list[str], of: str) -> 
     found.sort(key=lambda part: (part.nth, part.first, part.end))
     for one, other in pairwise(found):
         if one.nth == other.nth and other.first < one.end:
-            raise OptionError(
-                f"--segments: {one.name} (characters {one.first}-{one.end}) and {other.name}"
+            raise _mistake(
+                f": {one.name} (characters {one.first}-{one.end}) and {other.name}"
                 f" ({other.first}-{other.end}) overlap in {of}.",
                 hint="segments that share no character",
             )
@@ -313,20 +309,18 @@ def _parts(definition: Definition, texts: list[str], of: str) -> list[tuple[int,
         parts = [span for span in spans if span[1] < span[2]]
         if not parts:
             what = "matches nothing but empty texts" if spans else "matches nothing"
-            raise OptionError(
-                f"--segments: {name}=/{shortened(definition.pattern.pattern, 40)}/ {what} in {of}."
-            )
+            raise _mistake(f": {name}=/{shortened(definition.pattern.pattern, 40)}/ {what} in {of}.")
         return parts
     if definition.ranges:
         if len(texts) != 1:
-            raise OptionError(
-                f"--segments: {name} has ranges of characters, but there are {len(texts)} messages.",
+            raise _mistake(
+                f": {name} has ranges of characters, but there are {len(texts)} messages.",
                 hint="marks or a regular expression: 'docs=[1],[2]', 'docs=/…/'",
             )
         for first, end in definition.ranges:
             if end > len(texts[0]):
-                raise OptionError(
-                    f"--segments: {name} has the range {first}-{end}, but {of} has"
+                raise _mistake(
+                    f": {name} has the range {first}-{end}, but {of} has"
                     f" {counted(len(texts[0]), 'character')}."
                 )
         return [(0, first, end) for first, end in definition.ranges]
@@ -357,10 +351,10 @@ def _once(mark: str, texts: list[str], name: str, of: str) -> tuple[int, int]:
         return places[0]
     shown = shortened(repr(mark), 40)
     if not places:
-        raise OptionError(f"--segments: {name}: {shown} does not occur in {of}.", hint=f"'{SYNTAX}'")
+        raise _mistake(f": {name}: {shown} does not occur in {of}.", SYNTAX)
     where = ", ".join(str(first) for _, first in places[:4]) + ", …" * (len(places) > 4)
-    raise OptionError(
-        f"--segments: {name}: {shown} occurs {len(places)} times in {of}, at characters {where}; a mark"
+    raise _mistake(
+        f": {name}: {shown} occurs {len(places)} times in {of}, at characters {where}; a mark"
         " occurs once.",
         hint=f"more of the text, such as {texts[places[0][0]][places[0][1] :][: len(mark) + 8]!r};"
         f" or {name}=/REGEX/",

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise, takewhile
+from itertools import groupby, pairwise, product, takewhile
 from typing import Any
 
 from attnscope.base.errors import ModelError
@@ -330,14 +330,11 @@ def _written(value: Any, text: str, known: list[int]) -> Iterator[tuple[int, int
 
 
 def _dumps(value: Any) -> Iterator[str]:
-    for indent in (None, 2, 4):
-        for separators in (None, (",", ":")):
-            for sort_keys in (False, True):
-                for ascii in (False, True):
-                    options: dict[str, Any] = {"indent": indent, "separators": separators}
-                    options |= {"sort_keys": sort_keys, "ensure_ascii": ascii}
-                    try:
-                        yield json.dumps(value, **options)
-                    except (TypeError, ValueError):
-                        return
+    layouts = product((None, 2, 4), (None, (",", ":")), (False, True), (False, True))
+    for indent, separators, sort_keys, ascii in layouts:
+        options: dict[str, Any] = {"indent": indent, "separators": separators}
+        try:
+            yield json.dumps(value, **options, sort_keys=sort_keys, ensure_ascii=ascii)
+        except (TypeError, ValueError):
+            return
     yield repr(value)

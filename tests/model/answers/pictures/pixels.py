@@ -86,9 +86,15 @@ def changed(picture: Image.Image, box: Sequence[int]) -> Image.Image:
     return Image.fromarray(pixels)
 
 
+LAST: list[Any] = [None, None]
+"""The prompt before a change, and what it embeds: several changes follow it."""
+
+
 def moves(name: str, before: Prompt, after: Prompt) -> np.ndarray:
     """How far each position moved between two prompts, as a share of the farthest."""
-    distances = (embeddings(name, after) - embeddings(name, before)).abs().amax(-1).numpy()
+    if LAST[0] is not before:
+        LAST[:] = before, embeddings(name, before)
+    distances = (embeddings(name, after) - LAST[1]).abs().amax(-1).numpy()
     return distances / distances.max()
 
 

@@ -33,9 +33,7 @@ WRITTEN = {
     "llava_onevision": "·",
     "qwen2_vl": "<|vision_start|>·<|vision_end|>",
     "qwen2_5_vl": "<|vision_start|>·<|vision_end|>",
-    **dict.fromkeys(
-        ["qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"], f"<|vision_start|>{QWEN_3}<|vision_end|>"
-    ),
+    **dict.fromkeys(["qwen3_vl", "qwen3_5"], f"<|vision_start|>{QWEN_3}<|vision_end|>"),
     "smolvlm": SMOLVLM,
     "internvl": INTERNVL,
 }

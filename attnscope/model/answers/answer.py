@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from attnscope.model.run.open import OpenedModel
     from attnscope.model.run.written_rows import WrittenText
 
-LARGEST = 2**24
-"""The most weights of single layers that are kept for a page: 64 MiB of float32."""
+LARGEST = 2**24  #: The most weights of single layers that are kept for a page: 64 MiB of float32
 
 
 @with_keywords
@@ -412,8 +411,7 @@ def _write(
     return sums, text
 
 
-ROWS = "rows = those of the model's own eager attention"
-"""The name of a check."""
+ROWS = "rows = those of the model's own eager attention"  #: The name of a check
 
 
 def _verified(run: _Run, answer: Answer, progress: Progress, *, eager: bool) -> Check:

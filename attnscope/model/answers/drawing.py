@@ -32,12 +32,10 @@ BESIDE = 8  # lines of the terminal for the text above and below
 MOST_PICTURES = 6
 GAP = 2  # columns between two pictures
 
-VEIL_COLOUR = (248, 107, 0)
-VEIL = 0.85
+VEIL_COLOUR, VEIL = (248, 107, 0), 0.85
 """The colour over a picture, and its opacity where the density is largest."""
 
-PALE = 0.2
-"""Of a picture under it: the darkest grey, and the distance of the lightest from white."""
+PALE = 0.2  #: Of a picture under it: the darkest grey, and the distance of the lightest from white
 
 LONGEST_TOKEN = 14
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -45,8 +43,7 @@ STYLES = (BLUE, ORANGE, GREEN, MAGENTA, CYAN, RED)
 GREYS = {"other": "#8a8f96", "more": "#b4b8be", "sink": "#cfd2d6"}
 """The colours of what is in none of the named segments, of segments that share a bar, and of sinks."""
 
-MOST_SEGMENTS = 12
-"""The most segments that bars tell apart; of more, the smallest are shown as one."""
+MOST_SEGMENTS = 12  #: The most segments that bars tell apart; of more, the smallest are shown as one
 
 
 @dataclass(frozen=True)

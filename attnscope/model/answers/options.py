@@ -21,8 +21,7 @@ from attnscope.model.run.options import (
     truncate_option,
 )
 
-TOKENS = 20
-"""The number of tokens that a model writes unless `--generate` says otherwise."""
+TOKENS = 20  #: The number of tokens that a model writes unless `--generate` says otherwise
 
 
 class RowKind(StrEnum):

@@ -19,12 +19,9 @@ TIMES_MEAN = 10  #: a patch is a sink if every row reads it more than 10 times a
 class RowSums:
     """The pooled weights of rows, and for each head their sums over segments.
 
-    Args:
-        n_row, n_K: the largest numbers of rows and of keys.
-        segments: the segments; the last one may be longer than the text turns out to be.
-        pool: `mean` or `max`, over layers and heads.
-        of_layers: whether the weights of each layer are kept, too.
-        of_segments: whether the mean rows of segments are, too: then rows of the prompt may be added.
+    `n_row` and `n_K` are the most rows and keys, and the last segment may be longer than the text turns
+    out to be. The weights of each layer, and the mean rows of segments, are kept on request; with these,
+    rows of the prompt may be added.
     """
 
     def __init__(

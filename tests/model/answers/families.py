@@ -283,7 +283,7 @@ def qwen(
     """A model of Qwen: `Qwen2VL`, `Qwen2_5_VL`, `Qwen3VL`, `Qwen3_5` and those with experts."""
     merged = {"patch_size": patch, "spatial_merge_size": 2, "temporal_patch_size": 2}
     config = getattr(transformers, f"{kind}Config")(
-        text_config={**TEXT, "rope_parameters": ROPE, "head_dim": 16, **(text or {})},
+        text_config={**TEXT, "rope_parameters": {**ROPE}, "head_dim": 16, **(text or {})},
         vision_config={"depth": 2, "hidden_size": 64, "num_heads": 4, **merged, **more},
         vision_start_token_id=id_of("<|vision_start|>"),
         vision_end_token_id=id_of("<|vision_end|>"),
@@ -316,7 +316,7 @@ def glm(kind: str, **text: Any) -> Made:
     merged = {"patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
     of_vision = {"depth": 2, "hidden_size": 64, "num_heads": 4, "out_hidden_size": 64}
     config = getattr(transformers, f"{kind}Config")(
-        text_config={**TEXT, "rope_parameters": ROPE, "head_dim": 16, **text},
+        text_config={**TEXT, "rope_parameters": {**ROPE}, "head_dim": 16, **text},
         vision_config={**of_vision, **merged, "intermediate_size": 128, "image_size": 32},
         **QWEN_IDS,
     )

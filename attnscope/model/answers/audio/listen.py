@@ -158,12 +158,9 @@ def read_again(
 ) -> WrittenText:
     """Let a model read what it wrote down, all tokens at once, and record rows of weights.
 
-    They are those with which it wrote, but for rounding: a decoder does not see later tokens.
-
-    Args:
-        consume: called with the rows: each layer and head once.
-        rows: what is recorded; if `reading`, the last token is read, too, which has written nothing.
-        first: the position of the first query that is recorded.
+    They are those with which it wrote, but for rounding: a decoder does not see later tokens. The rows,
+    from query `first` on, are passed to `consume`, each layer and head once; if they are `reading`, the
+    last token is read, too, which has written nothing.
     """
     import torch
 
@@ -219,11 +216,7 @@ def frame_times(
 
     The feature extractor moves by a number of samples from one of its frames to the next, which is
     measured; the convolutions before the encoder's layers move by their strides. The number of frames
-    that the encoder puts out has to agree.
-
-    Args:
-        n_frame: the number of frames that its encoder puts out.
-        n_sample: the number of samples without padding.
+    that the encoder puts out has to agree. The samples are those without padding.
     """
     import torch
 

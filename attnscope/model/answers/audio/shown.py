@@ -86,8 +86,7 @@ def origin(alignment: SpeechAlignment) -> str:
     return f"times are those of {heads}, {why[alignment.origin]}"
 
 
-LONGEST = 14
-"""The most characters of a token."""
+LONGEST = 14  #: The most characters of a token
 
 STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10)  #: the seconds between two numbers of an axis
 APART = 8  #: the least characters between two numbers

@@ -180,12 +180,9 @@ def _agrees(
 ) -> bool:
     """Check whether positions along an axis are on the line from the first to the last of a span.
 
-    Args:
-        positions: for each pixel that the model reads, where in the original it is from; along the last
-            axis, they rise.
-        seen: which of these pixels are from the picture.
-        span: where they should be from, in pixels of the original, of which the model reads `n_shown`.
-        step: how far two neighbouring colours are apart in the original.
+    For each pixel that the model reads, they are where in the original it is from, and rise along the
+    last axis; `seen` are those from the picture. Of the span, in pixels of the original, the model reads
+    `n_shown`; two neighbouring colours are a `step` apart there.
     """
     import numpy as np
 

@@ -35,10 +35,7 @@ def read_text(
 
     Text outside of all segments is the segment `text`; the tokens that the tokenizer adds are `special`.
     A token on a border belongs to the segment of most of its characters, the first of two with equally
-    many.
-
-    Args:
-        segments: as in `read_definitions`; None: the whole text is one segment.
+    many. Without definitions, the whole text is one segment.
     """
     tokenizer = load_tokenizer(checkpoint)
     reading = tokenize_text(checkpoint, config, text, name=name, truncate=truncate, tokenizer=tokenizer)
@@ -176,9 +173,8 @@ def read_definitions(segments: Any) -> list[Definition]:
     - `/REGEX/`: each match is a part, or its first group; `/REGEX/ims` with flags, `\/` for a slash;
     - `FIRST-END,FIRST-END,…`: characters, counted from 0, END not included.
 
-    Args:
-        segments: such a text; or a dict from names to lists of `(first, end)`, to a compiled regular
-            expression, or to a text that occurs once.
+    Or a dict from names to lists of `(first, end)`, to a compiled regular expression, or to a text that
+    occurs once.
     """
     if isinstance(segments, str):
         found = _parsed(segments)

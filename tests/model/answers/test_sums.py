@@ -121,23 +121,13 @@ def a_row(high, others=0.001, n=40):
     return row
 
 
-def test_a_patch_that_every_row_reads_much_is_a_sink():
-    rows = np.stack([a_row([5, 30])] * 4)
-    positions = [*range(3, 38)]
+def test_a_patch_that_every_row_of_several_reads_much_is_a_sink():
+    rows, positions = np.stack([a_row([5, 30])] * 4), [*range(3, 38)]
     assert sink_patches(rows, positions) == [5, 30]
     assert sink_patches(rows, [position for position in positions if position != 5]) == [30]
     assert sink_patches(rows, []) == []
-
-
-def test_one_row_that_does_not_read_a_patch_makes_it_no_sink():
-    rows = np.stack([a_row([5, 30])] * 3 + [a_row([30])])
-    assert sink_patches(rows, range(3, 38)) == [30]
-
-
-def test_few_rows_have_no_sinks():
-    rows = np.stack([a_row([5])] * 4)
-    assert sink_patches(rows, range(3, 38)) == [5]
-    assert sink_patches(rows[:3], range(3, 38)) == []
+    assert sink_patches(np.stack([*rows[:3], a_row([30])]), positions) == [30]
+    assert sink_patches(rows[:3], positions) == []
 
 
 @pytest.mark.parametrize(("weight", "sinks"), [(0.134, []), (0.135, [2])])

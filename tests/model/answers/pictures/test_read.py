@@ -201,9 +201,7 @@ def test_the_length_of_a_prompt_is_limited():
         encode(processor, model.config, "<image>" + "what is " * 2000, [picture(40, 30)])
 
 
-@pytest.mark.parametrize(
-    "name", swept(["llava", "llava_next", "gemma3", "paligemma", "idefics3"], ["idefics3"])
-)
+@pytest.mark.parametrize("name", swept(["paligemma", "idefics3"], ["idefics3"]))
 def test_a_folder_has_its_processor(name):
     checkpoint = find_checkpoint(family(name))
     config = load_config(checkpoint)
@@ -383,11 +381,9 @@ def test_all_of_clip_has_a_token_that_is_no_patch():
     ("name", "setting", "wrong", "says"),
     [
         ("llava", "patch_size", 16, "has 4 image tokens, but 16 by their geometry"),
-        ("llava_next", "patch_size", 16, "has 24 image tokens, but 88 by their geometry"),
         ("mistral3", "patch_size", 16, "do not divide into patches of 16|image tokens"),
         ("gemma3", "full_image_sequence", "<image_soft_token>" * 9, "has 9 image tokens, but 4"),
         ("idefics3", "image_seq_len", 5, "has 25 image tokens, but 20 by their geometry"),
-        ("internvl", "image_seq_length", 5, "has 25 image tokens, but 20 by their geometry"),
         ("paligemma", "image_seq_length", 9, "has 9 image tokens, but 16 by their geometry"),
     ],
 )
@@ -426,10 +422,8 @@ def test_what_is_no_video_that_the_family_reads_is_refused(name, video, says):
     [
         (None, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
         (4, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
-        (30, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
         (3, [1, 3, 4, 5, 7, 8, 9]),  # at 0, 2/4, 3/4, 4/4, 6/4, 7/4 and 8/4 of a second
         (2, [1, 3, 5, 7, 9]),
-        (1, [1, 5, 9]),
         (0.5, [1, 9]),
     ],
 )

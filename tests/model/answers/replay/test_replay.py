@@ -77,14 +77,12 @@ def llama_cpp():
     return {"content": SAYS, "tokens": ids, "completion_probabilities": entries(ids, values)}
 
 
-def chat(says=SAYS, **message):
-    """A chat whose tokens are those of a text; without ids."""
+def chat():
+    """A chat without ids."""
     prompt = TOKENIZER.apply_chat_template(MESSAGES, add_generation_prompt=True, tokenize=False)
-    _, ids, values = recorded(prompt, says, special=False)
-    found = entries(ids, values)
-    for each in found:
-        del each["id"]
-    message = {"role": "assistant", "content": SAYS, **message}
+    _, ids, values = recorded(prompt, special=False)
+    found = [{key: value for key, value in each.items() if key != "id"} for each in entries(ids, values)]
+    message = {"role": "assistant", "content": SAYS}
     return {"choices": [{"index": 0, "message": message, "logprobs": {"content": found}}]}
 
 
@@ -370,16 +368,6 @@ def test_an_engine_in_16_bits_is_named_as_a_cause():
     assert not recorded.causes
 
 
-def test_reasoning_is_replayed_if_its_tokens_are_there():
-    answer = replay(chat(f"where ? {SAYS}", reasoning_content="where ?"), messages=MESSAGES)
-    assert "".join(token.text for token in answer.written) == f"where ? {SAYS}"
-    assert answer.recorded.parts_at is None
-    with pytest.raises(
-        AttnscopeError, match="has reasoning or calls of tools, which are not in its text"
-    ):
-        replay(chat(reasoning_content="where ?"), messages=MESSAGES)
-
-
 def test_calls_of_tools_without_their_tokens_are_refused():
     message = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "weather"}}]}
     with pytest.raises(AttnscopeError, match="has reasoning or calls of tools"):
@@ -404,12 +392,6 @@ def test_tokens_that_are_not_whole_characters_are_tokenized_again():
     assert (answer.ids, answer.recorded.ids, answer.recorded.drift) == (ids, "retokenised", 0)
 
 
-def test_an_answer_beyond_the_limit_of_the_model_is_refused():
-    content = changed(vllm(), token_ids=recorded()[1] * 25, logprobs=None)
-    with pytest.raises(AttnscopeError, match=r"14 tokens and 250 more make 264, and \w+ takes 256"):
-        replay(content)
-
-
 def test_a_stream_that_breaks_off_says_so(tmp_path):
     file = tmp_path / "stream.txt"
     chunk = {"choices": [{"index": 0, "text": SAYS, "token_ids": recorded()[1]}]}
@@ -419,15 +401,11 @@ def test_a_stream_that_breaks_off_says_so(tmp_path):
     assert any("ends with an error of the server: out of memory." in each for each in notices)
 
 
-@pytest.mark.parametrize("options", [{"rows": "reading"}, {"rows": "segments"}, {"verify": True}])
+@pytest.mark.parametrize("options", [{"rows": "reading"}, {"rows": "segments"}, {}])
 def test_rows_of_a_recorded_answer_are_those_of_its_tokens(options):
-    answer = replay(vllm(), TEXT, **options)
+    answer = replay(vllm(), TEXT, verify=True, **options)
     assert answer.recorded.parts_at is None
-    if "verify" in options:
-        assert [check.name for check in answer.checks] == [
-            "rows = those of the model's own eager attention"
-        ]
-        assert all(check.ok for check in answer.checks)
+    assert all(check.ok for check in answer.checks)
 
 
 def test_an_answer_about_a_picture_is_replayed():
@@ -492,13 +470,10 @@ def test_tokens_of_a_draft_have_no_log_probabilities():
     [
         ("models/SmolLM2-135M-Instruct.Q4_1.gguf", True),
         ("qwen2.5-0.5b-instruct-q4_k_m.gguf", True),
-        ("Llama-3-IQ2_XXS.gguf", True),
         ("Qwen/Qwen3-0.6B-FP8", True),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", True),
         ("RedHatAI/Llama-3.2-1B-Instruct-quantized.w8a8", True),
-        ("mlx-community/Qwen3-0.6B-4bit", True),
         ("Qwen/Qwen3-0.6B", False),
-        ("models/f32.gguf", False),
         ("gpt-4o", False),
     ],
 )

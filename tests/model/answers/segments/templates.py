@@ -49,13 +49,6 @@ ZEPHYR = """\
 {% endif %}
 {% endfor %}"""
 
-PHI_3 = """\
-{% for message in messages %}{% if message['role'] == 'system' and message['content'] %}\
-{{'<|system|>\\n' + message['content'] + '<|end|>\\n'}}\
-{% elif message['role'] == 'user' %}{{'<|user|>\\n' + message['content'] + '<|end|>\\n'}}\
-{% elif message['role'] == 'assistant' %}{{'<|assistant|>\\n' + message['content'] + '<|end|>\\n'}}{% endif %}\
-{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}"""
-
 GEMMA = """\
 {{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}\
 {% for message in messages %}\
@@ -250,14 +243,6 @@ def zephyr(chat: Chat) -> Pieces:
     return [*pieces, ("", "<|assistant|>\n")]
 
 
-def phi_3(chat: Chat) -> Pieces:
-    pieces: Pieces = []
-    for name, role, content in chat:
-        if role != "system" or content:
-            pieces += [("", f"<|{role}|>\n"), (name, content), ("", "<|end|>\n")]
-    return [*pieces, ("", "<|assistant|>\n")]
-
-
 def gemma(chat: Chat) -> Pieces:
     pieces: Pieces = [("", BOS)]
     for name, role, content in chat:
@@ -350,7 +335,6 @@ FORMATS: dict[str, tuple[str, Callable[[Chat], Pieces]]] = {
     "llama 2": (LLAMA_2, llama_2),
     "llama 3": (LLAMA_3, llama_3),
     "zephyr": (ZEPHYR, zephyr),
-    "phi 3": (PHI_3, phi_3),
     "gemma": (GEMMA, gemma),
     "qwen 3": (QWEN_3, qwen_3),
     "deepseek r1": (DEEPSEEK_R1, deepseek_r1),

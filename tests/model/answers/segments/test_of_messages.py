@@ -415,7 +415,7 @@ def test_refusals_of_templates_are_one_line():
     with pytest.raises(ModelError, match="takes contents that are texts"):
         read(
             [message("user", [{"type": "text", "text": "a"}])],
-            FORMATS["phi 3"][0].replace("+ message['content'] +", "~ message['content'] ~"),
+            FORMATS["chatml"][0].replace("+ message['content'] +", "~ message['content'] ~"),
         )
 
 

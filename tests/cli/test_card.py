@@ -363,12 +363,6 @@ def test_parameters_that_config_json_does_not_say_are_not_compared(attnscope, co
     assert any(each.startswith("parameters are not compared: ") for each in r.json["notices"])
 
 
-def test_a_type_that_is_unknown_is_undecided(attnscope, config):
-    r = attnscope("card", config({**LLAMA, "model_type": "newest"}))
-    assert r.exit_status == 2
-    assert "the cache of model type 'newest' is undecided" in r.err
-
-
 WEIGHTS = {"intermediate_size": 20, "vocab_size": 11, "tie_word_embeddings": False}
 
 
@@ -393,8 +387,13 @@ def test_a_device_bounds_one_more_token(attnscope, config):
     assert "one more token" in r.out
 
 
-@pytest.mark.parametrize("value", ["int2", "int4", "2bit", "KIVI", "quantized", "hqq"])
-@pytest.mark.parametrize("option", ["--dtype", "--dtype-k", "--dtype-v"])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("--dtype", each) for each in ("int2", "2bit", "KIVI", "quantized", "hqq")),
+        ("--dtype-k", "int4"),
+    ],
+)
 def test_a_cache_of_groups_and_recent_tokens_is_refused_with_the_reason(attnscope, option, value):
     r = attnscope("card", "minilm", option, value)
     assert (r.exit_status, r.out) == (2, "")
@@ -524,20 +523,6 @@ def test_a_width_that_the_tensors_contradict_is_a_finding(attnscope, config, tmp
     assert {"message": sentence, "line": None} in findings
     assert sentence in attnscope("card", tmp_path, "--format", "markdown").out
     assert "but W_K has 20 columns" in attnscope("card", tmp_path, "--format", "csv").err
-
-
-KIMI = {**LLAMA, "model_type": "kimi_k9", "architectures": ["LlamaForCausalLM", "Other"]}
-
-
-def test_a_type_of_its_authors_is_read_as_the_class_that_its_architectures_name(attnscope, config):
-    r = attnscope("card", config(KIMI), "--format", "json")
-    assert r.json["model_type"] == "kimi_k9"
-    expected = attnscope("card", config(LLAMA), "--format", "json").json
-    assert r.json["kinds"] == expected["kinds"]
-    notice = (
-        "its model type 'kimi_k9' is not known: it is read as llama, whose class its architectures name"
-    )
-    assert notice in r.json["notices"]
 
 
 VISION = {"depth": 2, "hidden_size": 32, "num_heads": 4, "out_hidden_size": 48}

@@ -21,9 +21,8 @@ from attnscope.model.card.cache_dtype import BYTES, CacheDtype, CheckpointDtype,
 from attnscope.model.card.cards import Cards
 from attnscope.model.card.from_config import draft_layer, number_of_drafts
 from attnscope.model.card.from_tensors import anatomy_of_checkpoint
-from attnscope.model.card.kv_cache import Caches, Reserves
+from attnscope.model.card.kv_cache import Caches, Reserves, of_one_device
 from attnscope.model.card.options import CostOptions
-from attnscope.model.card.parallel import of_one_device
 from attnscope.model.card.result import (
     CacheCheck,
     Card,

@@ -14,8 +14,7 @@ from attnscope.base.errors import ModelError
 from attnscope.base.text import shortened
 from attnscope.model.card.anatomy import Compressed, Indexer, LayerAnatomy, LayerCache, ModelAnatomy
 from attnscope.model.card.states import state_of
-from attnscope.model.families.fields import DerivedFieldError, Fields, undecided
-from attnscope.model.families.layer_kinds import kinds_of
+from attnscope.model.families.fields import DerivedFieldError, Fields, kinds_of, undecided
 from attnscope.model.families.model_types import other_attention, with_common_names
 from attnscope.model.families.table import family_of
 from attnscope.model.files.config import (
@@ -355,11 +354,9 @@ def _grouped(fields: Fields, layer: LayerAnatomy) -> LayerAnatomy:
 
 
 def _n_kv_head(fields: Fields) -> int:
-    if fields.model_type == "falcon":
-        if fields.get("new_decoder_architecture"):
-            return fields.count("num_kv_heads") if fields.get("num_kv_heads") else _n_head(fields)
-        return 1 if fields.get("multi_query") else _n_head(fields)
-    if fields.model_type == "gpt_bigcode":
+    if fields.model_type == "falcon" and fields.get("new_decoder_architecture"):
+        return fields.count("num_kv_heads") if fields.get("num_kv_heads") else _n_head(fields)
+    if fields.model_type in ("falcon", "gpt_bigcode"):
         return 1 if fields.get("multi_query") else _n_head(fields)
     if fields.model_type == "dbrx":
         part = fields.config.get("attn_config")

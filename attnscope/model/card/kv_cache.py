@@ -13,6 +13,7 @@ from functools import cached_property
 from math import ceil
 from typing import Any, NamedTuple
 
+from attnscope.base.errors import OptionError
 from attnscope.model.card.anatomy import LayerAnatomy, LayerCache
 from attnscope.model.card.cache_dtype import BYTES, CacheDtype
 from attnscope.model.card.llama_cpp import llama_cpp_reserves
@@ -169,3 +170,55 @@ def _sglang_per_token(layer: LayerAnatomy, dtype: str, itemsize: int) -> int:
     own = numbers - latent
     packed = PACKED_LATENT if dtype == "fp8" else latent * itemsize
     return packed + (own + own // SCALED * 4 if own else 0)
+
+
+# Tensor parallelism: each device has a share of the heads. Where there are more devices than heads of
+# keys, several keep the same head. Latents, and the keys of an indexer, are one head for all queries, so
+# every device keeps them. Source: `ModelConfig.get_num_kv_heads` in vLLM's config/model.py; SGLang and
+# llama.cpp do the same.
+
+WHOLE = frozenset({"latent", "sparse", "compressed", "compressed sparse", "shared", "none"})
+"""The kinds of layers of which every device keeps all."""
+
+
+def of_one_device(layers: Sequence[LayerAnatomy], n_device: int) -> tuple[LayerAnatomy, ...]:
+    """Return layers whose caches are those of one of several devices that share the heads."""
+    if n_device == 1:
+        return tuple(layers)
+    return tuple(replace(each, cache=_share(each, n_device)) for each in layers)
+
+
+def _share(layer: LayerAnatomy, n_device: int) -> LayerCache:
+    """Return what one device keeps of a layer."""
+    cache, n_head, n_kv_head = layer.cache, layer.n_head, layer.n_kv_head
+    if layer.kind in WHOLE and (layer.kind != "sparse" or layer.d_K_latent is not None):
+        return cache
+
+    def undivided(what: str) -> OptionError:
+        return OptionError(
+            f"{n_device} devices cannot share {what} of a layer of the kind {layer.kind!r}.",
+            hint="--tensor-parallel 2, or another divisor",
+        )
+
+    if n_head is None or n_head % n_device:
+        raise undivided(f"{n_head or 'no'} heads")
+    if layer.kind == "linear":
+        states = {name: getattr(cache, name) for name in ("constant", "constant_float32", "newest")}
+        if any(each % n_device for each in states.values()):
+            raise undivided("its states")
+        return replace(cache, **{name: each // n_device for name, each in states.items()})
+    if layer.kind not in ("full", "sliding", "chunked", "cross") or n_kv_head is None:
+        raise OptionError(
+            f"how layers of the kind {layer.kind!r} are shared by several devices is not known here.",
+            hint="the card without --tensor-parallel",
+        )
+    if n_kv_head % n_device and n_device % n_kv_head:
+        raise undivided(f"{n_kv_head} heads of keys")
+    if layer.indexer is not None or cache.constant or cache.constant_float32:
+        raise undivided("what it keeps")
+    own = max(n_kv_head // n_device, 1)
+    return replace(
+        cache,
+        per_token=cache.per_token * own // n_kv_head,
+        per_source_token=cache.per_source_token * own // n_kv_head,
+    )

@@ -194,9 +194,7 @@ class _Counter:
         return value
 
     def _is_on(self, switch: bool | str) -> bool:
-        if isinstance(switch, bool):
-            return switch
-        return bool(self.config.get(switch))
+        return switch if isinstance(switch, bool) else bool(self.config.get(switch))
 
     def _attention(self, layer: LayerAnatomy) -> Iterator[TensorGroup]:
         """Yield the tensors of a layer's attention."""

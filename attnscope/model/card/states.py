@@ -57,10 +57,8 @@ def _kimi_delta(fields: Fields) -> LayerAnatomy:
 def _lightning(fields: Fields) -> LayerAnatomy:
     """Lightning attention of MiniMax-01 (arXiv:2501.08313): a matrix d_head × d_head a head."""
     n_head = fields.count("num_attention_heads")
-    if fields.get("head_dim") is None:
-        d_head = fields.count("hidden_size") // n_head
-    else:
-        d_head = fields.count("head_dim")
+    is_given = fields.get("head_dim") is not None
+    d_head = fields.count("head_dim") if is_given else fields.count("hidden_size") // n_head
     matrices = n_head * d_head * d_head
     return _layer("linear", matrices, n_head=n_head, recurrence=2 * matrices)
 

@@ -15,7 +15,7 @@ from typing import Any
 from attnscope.base.errors import ModelError
 from attnscope.base.text import shortened
 from attnscope.model.families.family import Formula
-from attnscope.model.families.layer_kinds import unfold
+from attnscope.model.families.fields import unfold
 from attnscope.model.families.table import ALIBI, BIAS, family_of
 from attnscope.model.files.config import Config, completed, configs_of_stack, rope_settings
 from attnscope.model.files.heads import Heads

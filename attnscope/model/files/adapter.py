@@ -94,7 +94,6 @@ def read_adapter(folder: str | Path) -> Adapter:
             others[re.sub(r"\.(base_layer|modules_to_save(\.\w+)?)\.", ".", own)] = weights.read(tensor)
     for module, pair in pairs.items():
         _check_pair(module, pair, checkpoint.name)
-        _check_bias(module, pair, checkpoint.name)
     name = checkpoint.name
     scales = {
         module: _scale(config, module, pair["A"][0].shape[0], name) for module, pair in pairs.items()
@@ -122,7 +121,7 @@ def _check_kind(config: dict[str, Any], name: str) -> None:
 
 
 def _check_pair(module: str, pair: dict[str, tuple[np.ndarray, str]], name: str) -> None:
-    """Raise a ModelError unless A and B of a module fit together."""
+    """Raise a ModelError unless A, B and the bias of B, if there is one, fit together."""
     if "A" not in pair or "B" not in pair:
         lacks = "lora_A" if "A" not in pair else "lora_B"
         raise ModelError(f"{name} is damaged: {module} has no {lacks}.")
@@ -132,14 +131,10 @@ def _check_pair(module: str, pair: dict[str, tuple[np.ndarray, str]], name: str)
             f"{name} is damaged: lora_A of {module} has the shape {A.shape}, lora_B {B.shape}."
         )
 
-
-def _check_bias(module: str, pair: dict[str, tuple[np.ndarray, str]], name: str) -> None:
-    """Raise a ModelError unless the bias of B, if there is one, has a number for each of its rows."""
-    bias, n_row = pair.get("B.bias"), pair["B"][0].shape[0]
-    if bias is not None and bias[0].shape != (n_row,):
-        numbers = "×".join(map(str, bias[0].shape))
+    if "B.bias" in pair and (shape := pair["B.bias"][0].shape) != B.shape[:1]:
         raise ModelError(
-            f"{name} is damaged: lora_B.bias of {module} has {numbers} numbers, and lora_B {n_row} rows."
+            f"{name} is damaged: lora_B.bias of {module} has {'×'.join(map(str, shape))} numbers, and"
+            f" lora_B {B.shape[0]} rows."
         )
 
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError
-from attnscope.document.result import UNMEASURED
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.files.config import PARTS_OF_STACK, configs_of_stack, own_fields
 from attnscope.model.files.indices import check_layer
-from attnscope.model.files.latent import axes_of, read_latent
+from attnscope.model.files.latent import axes_of, read_latent, slice_of
 from attnscope.model.files.layouts import PARTS, Layout, Packing, Stack, choose_stack, find_stacks
 from attnscope.model.files.result import Latent, WeightSlice
 from attnscope.model.files.tensors import Weights, open_weights
@@ -189,23 +188,8 @@ def _slice(
     """Return one head's slice of a stored tensor; the whole tensor if it belongs to no head."""
     axis = None if name == "b_O" else 0 if stored.ndim == 1 else int((name == "W_O") != transposed)
     start, stop = (0, stored.shape[0]) if axis is None else (start, start + d_head)
-    values = stored[:, start:stop] if axis == 1 else stored[start:stop]
     is_transposed = transposed and stored.ndim == 2
-    values = values.T if is_transposed else values
-    return WeightSlice(
-        name=name,
-        tensor=tensor,
-        stored_shape=tuple(stored.shape),
-        axis=axis,
-        start=start,
-        stop=stop,
-        head_shape=tuple(values.shape),
-        dtype=dtype,
-        stats=UNMEASURED,
-        transposed=is_transposed,
-        array=values,
-        shared=axis is None,
-    )
+    return slice_of(name, tensor, (stored, dtype), axis, start, stop, is_transposed)
 
 
 def _d_head(stored: Stored, layout: Layout, n_head: int, model: str, source: str) -> int:

@@ -14,7 +14,7 @@ section 2.1; the names are the paper's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError
@@ -146,7 +146,9 @@ def read_latent(
             if tensor in names and tensor not in opened:
                 opened[tensor] = weights.read(tensor)
             if tensor in opened:
-                several.append(_slice(part, tensor, *opened[tensor]))
+                own = slice_of(part.name, tensor, opened[tensor], part.axis, part.start, part.stop)
+                is_whole = part.shared and own.head_shape == own.stored_shape
+                several.append(replace(own, shared=part.shared, axis=None if is_whole else part.axis))
         return several
 
     return latent, of_O[0], slices
@@ -198,19 +200,35 @@ def _parts(latent: Latent, head: int, up_Q: str, up_KV: str, out: str, d_feat: i
     ]
 
 
-def _slice(part: TensorPart, tensor: str, stored: np.ndarray, dtype: str) -> WeightSlice:
-    """Return one part of a stored tensor."""
-    values = stored[:, part.start : part.stop] if part.axis == 1 else stored[part.start : part.stop]
+def slice_of(
+    name: str,
+    tensor: str,
+    stored: tuple[np.ndarray, str],
+    axis: int | None,
+    start: int,
+    stop: int,
+    transposed: bool = False,
+) -> WeightSlice:
+    """Return a range of a stored tensor along an axis; None: all of it, which no head has for its own.
+
+    Args:
+        stored: its values, and the name of its dtype.
+        transposed: whether the slice is turned to `out in`.
+    """
+    whole, dtype = stored
+    values = whole[:, start:stop] if axis == 1 else whole[start:stop]
+    values = values.T if transposed else values
     return WeightSlice(
-        name=part.name,
+        name=name,
         tensor=tensor,
-        stored_shape=tuple(stored.shape),
-        axis=None if part.shared and values.shape == stored.shape else part.axis,
-        start=part.start,
-        stop=part.stop,
+        stored_shape=tuple(whole.shape),
+        axis=axis,
+        start=start,
+        stop=stop,
         head_shape=tuple(values.shape),
         dtype=dtype,
         stats=UNMEASURED,
-        shared=part.shared,
+        transposed=transposed,
         array=values,
+        shared=axis is None,
     )

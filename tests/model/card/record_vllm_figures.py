@@ -17,7 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from tests.model.card.vllm_figures import CONFIGS, FIGURES, LENGTHS, MODES
+from tests.model.card.vllm_figures import BYTES, CONFIGS, LENGTHS, MODES
 
 COMPILED = (
     "_C_stable_libtorch _moe_C_stable_libtorch _flashmla_C _flashmla_extension_C vllm_flash_attn._vllm_fa2_C"
@@ -153,29 +153,27 @@ def main() -> None:
     names = sys.argv[1:] or [*CONFIGS]
     lines = []
     for name, config in CONFIGS.items():
-        if name not in names:
-            kept = {key: found for key, found in FIGURES.items() if key[0] == name}
-            lines += [
-                f"    ({name!r}, {mode!r}, {n:_}): {found and f'{found:_}'},\n"
-                for (_, mode, n), found in kept.items()
-            ]
-            continue
+        lines.append(f'    "{name}": {{\n')
         for label, mode in MODES.items():
-            for n_tokens in LENGTHS.get(name, LENGTHS[""]):
-                try:
-                    found = planned(config, n_tokens, mode)
-                except ValueError as error:
-                    if not any(refusal in str(error) for refusal in REFUSALS):
-                        raise
-                    found = None
-                lines.append(f"    ({name!r}, {label!r}, {n_tokens:_}): {found and f'{found:_}'},\n")
+            found = BYTES.get(name, {}).get(label)
+            if name in names or found is None:
+                found = [refused_or_planned(config, n, mode) for n in LENGTHS.get(name, LENGTHS[""])]
+            figures = ", ".join("None" if each is None else f"{each:_}" for each in found)
+            lines.append(f'        "{label}": [{figures}],\n')
+        lines.append("    },\n")
     path = Path(__file__).with_name("vllm_figures.py")
-    text = (
-        "FIGURES: dict[tuple[str, str, int], int | None] = {\n"
-        + "".join(lines).replace("'", '"')
-        + "}\n"
-    )
-    path.write_text(re.sub(r"(?ms)^FIGURES.*?^\}\n", lambda _: text, path.read_text()))
+    text = "BYTES: dict[str, dict[str, list[int | None]]] = {\n" + "".join(lines) + "}\n"
+    path.write_text(re.sub(r"(?ms)^BYTES.*?^\}\n", lambda _: text, path.read_text()))
+
+
+def refused_or_planned(config: dict[str, Any], n_tokens: int, mode: dict[str, Any]) -> int | None:
+    """Return what `planned` does; None, too, if vLLM refuses the mode."""
+    try:
+        return planned(config, n_tokens, mode)
+    except ValueError as error:
+        if not any(refusal in str(error) for refusal in REFUSALS):
+            raise
+        return None
 
 
 if __name__ == "__main__":

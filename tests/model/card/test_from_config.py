@@ -15,7 +15,8 @@ from attnscope.model.card.from_config import SWITCHES, anatomy_of
 from attnscope.model.card.tiny_config import small_model
 from attnscope.model.card.verify import decoder_fields
 from attnscope.model.families import table
-from tests.model.card.verified_families import FAMILIES, NOT_RUN
+from tests.model.card.small_configs import LATENT, MIXED, SMALL
+from tests.model.card.verified_families import FAMILIES, NOT_RUN, decoders_of
 from tests.model.families.known_families import (
     FILE,
     OWN,
@@ -72,30 +73,6 @@ def test_gemma_3n_takes_what_is_published_at_32k() -> None:
     assert round(size / 2**30, 2) == 0.27
 
 
-SMALL = {
-    "vocab_size": 11,
-    "hidden_size": 24,
-    "intermediate_size": 20,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 3,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 12,
-    "shared_expert_intermediate_size": 16,
-}
-MIXED = ["sliding_attention", "full_attention"] * 2
-LATENT = {
-    "q_lora_rank": 9,
-    "kv_lora_rank": 14,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 7,
-    "v_head_dim": 5,
-    "n_group": 1,
-    "topk_group": 1,
-}
 LINEAR = {name: value for name, value in QWEN3_NEXT.items() if name.startswith("linear_")} | {
     "linear_num_key_heads": 2,
     "linear_key_head_dim": 5,
@@ -230,7 +207,10 @@ def test_layers_without_positions_that_config_json_leaves_out_are_those_of_the_c
 
 NOT_BUILT = {"blt", "unlimited_ocr"}
 UNDECIDED = {name for name, family in table.FAMILIES.items() if family.undecided}
-BUILT = sorted({*FAMILIES} - {*NOT_RUN} - UNDECIDED - NOT_BUILT)
+OF_PARTS = {name for name in FAMILIES if {*FAMILIES} & {*decoders_of(name)}}
+"""Families of several parts, whose decoder is a family by itself: it is built once."""
+BUILT = sorted({*FAMILIES} - {*NOT_RUN} - UNDECIDED - NOT_BUILT - OF_PARTS)
+FEW = ["llama", "gemma3n_text", "gpt_oss", "hunyuan_v1_dense", "deepseek_v4", "nanochat"]
 
 
 def small(family: str) -> tuple[Any, Any, dict[str, Any]]:
@@ -240,13 +220,12 @@ def small(family: str) -> tuple[Any, Any, dict[str, Any]]:
     return model_class, complete, config
 
 
-FEW = ["llama", "gpt_oss", "qwen2_5_omni", "hunyuan_v1_dense", "deepseek_v4", "nanochat"]
-
-
 @pytest.mark.few(4)
 @pytest.mark.parametrize("family", swept(BUILT, FEW))
-def test_norms_sinks_and_biases_are_those_of_the_modules(family: str) -> None:
+def test_norms_sinks_biases_and_the_rotary_base_are_those_of_the_modules(family: str) -> None:
     model_class, complete, config = small(family)
+    if family not in ODD:
+        _check_rotary_base(model_class, complete, config)
     switches = [name for names in SWITCHES.values() for name in names if hasattr(complete, name)]
     for turned in (False, True) if switches else (False,):
         for name in switches if turned else ():
@@ -256,27 +235,13 @@ def test_norms_sinks_and_biases_are_those_of_the_modules(family: str) -> None:
         assert extras & {*SWITCHES, "sinks"} == {*modules_of(model_class, complete)}
 
 
-def test_only_the_rotated_layers_of_llama_4_have_norms() -> None:
-    model_class, complete, config = small("llama4_text")
-    with torch.device("meta"):
-        layers = model_class._from_config(complete).model.layers
-    anatomy = anatomy_of(decoder_fields(complete, config))
-    normed = ["q/k norm" in layer.extras for layer in anatomy.layers]
-    assert normed == [hasattr(layer.self_attn, "qk_norm") for layer in layers]
-    assert {*normed} == {True, False}
-
-
-ODD = {"deepseek_v4", "mimo_v2_flash", "mistral_large4"}
+ODD = {"deepseek_v4", "mimo_v2_flash", "mistral_large4", "mistral_large4_text"}
 """Families whose small models rotate one pair, an odd number, or scale them by their small length."""
 OTHERS = re.compile("vision|visual|audio|encoder[.]|indexer|original")
 
 
-@pytest.mark.parametrize(
-    "family", swept([each for each in BUILT if each not in ODD], ["llama", "gemma3n"])
-)
-def test_the_base_of_rotary_positions_is_that_of_the_frequencies(family: str) -> None:
+def _check_rotary_base(model_class: Any, complete: Any, config: dict[str, Any]) -> None:
     """Frequency i of n is base^(−i / n): RoFormer (arXiv:2104.09864), equation 15."""
-    model_class, complete, config = small(family)
     anatomy = anatomy_of(decoder_fields(complete, config))
     if any(layer.rope_scaling for layer in anatomy.layers):
         return
@@ -288,3 +253,13 @@ def test_the_base_of_rotary_positions_is_that_of_the_frequencies(family: str) ->
     theirs = {round(float((each[0] / each[1]) ** len(each))) for each in frequencies.values()}
     ours = {layer.rope_theta for layer in anatomy.layers if layer.n_head} - {None}
     assert sorted(ours) == pytest.approx(sorted(theirs), rel=1e-4)
+
+
+def test_only_the_rotated_layers_of_llama_4_have_norms() -> None:
+    model_class, complete, config = small("llama4_text")
+    with torch.device("meta"):
+        layers = model_class._from_config(complete).model.layers
+    anatomy = anatomy_of(decoder_fields(complete, config))
+    normed = ["q/k norm" in layer.extras for layer in anatomy.layers]
+    assert normed == [hasattr(layer.self_attn, "qk_norm") for layer in layers]
+    assert {*normed} == {True, False}

@@ -14,36 +14,14 @@ from attnscope.model.card.result import PartCount, WeightsCount
 from attnscope.model.card.work import Device, prefill_flops, seen_pairs, token_flops, work_of
 from attnscope.model.files.headers import read_headers
 from attnscope.model.files.model_files import find_model_files
+from tests.model.card.small_configs import LATENT, MIXED, SMALL
 
-SMALL = {
-    "vocab_size": 11,
-    "hidden_size": 24,
-    "intermediate_size": 20,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 3,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 12,
-}
-MIXED = ["sliding_attention", "full_attention"] * 2
-LATENT = {
-    "q_lora_rank": 9,
-    "kv_lora_rank": 14,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 7,
-    "v_head_dim": 5,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_key_value_heads": 6,
-}
 MODELS = [
     {"model_type": "llama"},
     {"model_type": "mistral", "sliding_window": 5, "head_dim": 10},
     {"model_type": "gemma3_text", "head_dim": 10, "sliding_window": 5, "layer_types": MIXED},
     {"model_type": "gpt_oss", "head_dim": 10, "sliding_window": 5, "layer_types": MIXED},
-    {"model_type": "deepseek_v3", **LATENT},
+    {"model_type": "deepseek_v3", "num_key_value_heads": 6, **LATENT},
 ]
 
 
@@ -146,7 +124,7 @@ def test_the_pairs_are_those_of_a_mask(n_tokens, window, chunked):
 
 
 def test_latents_of_one_token_are_not_expanded():
-    layer = anatomy_of(SMALL | {"model_type": "deepseek_v3"} | LATENT).layers[0]
+    layer = anatomy_of(SMALL | MODELS[-1]).layers[0]
     n_head, n_token, rank, rotary = 6, 9, 14, 4
     assert token_flops(layer, n_token, 0) == 2 * n_head * n_token * (rank + rotary + rank)
 

@@ -14,7 +14,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from attnscope.base.errors import ModelError
 from attnscope.base.process.verbosity import silent_transformers
 from attnscope.model.card.from_config import anatomy_of
+from attnscope.model.card.tiny_config import small_model
 from attnscope.model.card.verify import verify_cache
+from attnscope.model.families.fields import wholes
+from attnscope.model.families.table import family_of
 from tests.model.families.known_families import OWN, model_types
 
 PAGE = Path(__file__).parents[3] / "docs" / "card-families.md"
@@ -56,6 +59,28 @@ def checks(family: str) -> list[Any]:
     with silent_transformers():
         config = CONFIG_MAPPING[family](**OWN.get(family, {})).to_dict()
         return verify_cache(OWN.get(family, {}) | config)
+
+
+def decoders_of(family: str) -> list[str]:
+    """Return the types of the parts for text of a model type; those of a type without parts are none."""
+    return [*wholes()["parts"].get(family, {}).values()]
+
+
+def runs_as_its_decoder(family: str) -> bool:
+    """Return whether `--verify` runs the same small model for a family as for its decoder, a family too."""
+    decoder = next((each for each in decoders_of(family) if each in FAMILIES and each != family), None)
+    if decoder is None or any(
+        name in NOT_RUN or family_of(name).undecided for name in (family, decoder)
+    ):
+        return False
+    return _small(family) == _small(decoder)
+
+
+def _small(family: str) -> tuple[Any, str]:
+    with silent_transformers():
+        config = OWN.get(family, {}) | CONFIG_MAPPING[family](**OWN.get(family, {})).to_dict()
+        model_class, small = small_model(config)
+    return model_class, small.to_json_string()
 
 
 def page() -> str:

@@ -1,10 +1,7 @@
 """Headers of GGUF files, as llama.cpp's own package writes them, and as attackers do."""
 
 import struct
-import threading
 import tracemalloc
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import gguf
 import numpy as np
@@ -13,9 +10,10 @@ from gguf.constants import GGMLQuantizationType
 
 from attnscope.base.errors import AttnscopeError, ModelError
 from attnscope.model.files.gguf_header import LongValue, open_gguf
-from attnscope.model.files.ranges import FileRanges, HttpRanges
+from attnscope.model.files.ranges import FileRanges, hub_ranges
+from tests.model.run.hub import local_hub
 
-QUERY = "blk.0.attn_q.weight"
+QUERY, NAME = "blk.0.attn_q.weight", "someone/model"
 
 
 def write(path, *, alignment=None, **options):
@@ -130,60 +128,25 @@ def test_parts_in_the_wrong_order_are_refused(tmp_path):
     assert "split.no is 1, not 0" in refused(first)
 
 
-class RangeServer(BaseHTTPRequestHandler):
-    """Serves a folder, and records every request; if `ranges` is False, it ignores their ranges."""
-
-    def __init__(self, folder, requests, ranges, *arguments):
-        self.folder, self.requests, self.ranges = folder, requests, ranges
-        super().__init__(*arguments)
-
-    def do_GET(self):
-        path = self.folder / self.path.strip("/")
-        if not path.exists():
-            self.send_error(404)
-            return
-        content = path.read_bytes()
-        start, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-        part = content[start : last + 1] if self.ranges else content
-        self.requests.append((path.name, start, len(part)))
-        self.send_response(206 if self.ranges else 200)
-        self.send_header("Content-Length", str(len(part)))
-        if self.ranges:
-            end = start + len(part) - 1
-            self.send_header("Content-Range", f"bytes {start}-{end}/{len(content)}")
-        self.end_headers()
-        self.wfile.write(part)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
-def serve(tmp_path):
-    """Return a function that serves the test's folder, and returns its URL and the list of requests."""
-    servers = []
-
-    def start(ranges=True):
-        requests = []
-        handler = partial(RangeServer, tmp_path, requests, ranges)
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.02,), daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}", requests
-
-    yield start
-    for each in servers:
-        each.shutdown()
-        each.server_close()
+def hub(monkeypatch, tmp_path_factory, tmp_path):
+    """Serve the test's folder as a model."""
+    with local_hub(monkeypatch, tmp_path_factory.mktemp("cache")) as hub:
+        hub.folders[NAME] = tmp_path
+        yield hub
 
 
-def test_a_remote_file_takes_one_request_and_none_for_its_tensors(tmp_path, serve):
+def requests_of(hub):
+    return [(sent.path.rpartition("/")[2], sent.n_bytes) for sent in hub.sent]
+
+
+def test_a_remote_file_takes_one_request_and_none_for_its_tensors(tmp_path, hub):
     path = tmp_path / "x.gguf"
     written = write(path)
     with path.open("ab") as file:
         file.truncate(3 * 2**20)
-    address, requests = serve()
-    found = open_gguf(HttpRanges(f"{address}/x.gguf"))
-    assert requests == [("x.gguf", 0, 2**20)]
+    found = open_gguf(hub_ranges(NAME, "x.gguf"))
+    assert requests_of(hub) == [("x.gguf", 2**20)]
     local = open_gguf(path)
     assert found.metadata == local.metadata
     for name, each in found.tensors.items():
@@ -194,13 +157,13 @@ def test_a_remote_file_takes_one_request_and_none_for_its_tensors(tmp_path, serv
         assert each.file.read(each.offset, each.n_bytes) == written[name].tobytes()
 
 
-def test_each_part_of_a_remote_split_file_takes_one_request(tmp_path, serve):
+def test_each_part_of_a_remote_split_file_takes_one_request(tmp_path, hub):
     write(tmp_path / "x.gguf", split_max_tensors=1)
-    address, requests = serve()
-    found = open_gguf(HttpRanges(f"{address}/x-00001-of-00005.gguf"))
+    found = open_gguf(hub_ranges(NAME, "x-00001-of-00005.gguf"))
     assert [*found.tensors] == [*open_gguf(min(tmp_path.iterdir())).tensors]
-    assert sorted(name for name, *_ in requests) == sorted(path.name for path in tmp_path.iterdir())
-    assert all(length <= 2**16 for name, _, length in requests if "00001" not in name)
+    requests = requests_of(hub)
+    assert sorted(name for name, _ in requests) == sorted(path.name for path in tmp_path.iterdir())
+    assert all(length <= 2**16 for name, length in requests if "00001" not in name)
 
 
 def test_parts_of_a_split_file_have_one_limit(tmp_path):
@@ -215,24 +178,14 @@ def test_parts_of_a_split_file_have_one_limit(tmp_path):
     assert "take more than 16 MiB" in refused(tmp_path / "x-00001-of-00003.gguf")
 
 
-def test_a_large_remote_vocabulary_takes_two_requests(tmp_path, serve):
+def test_a_large_remote_vocabulary_takes_two_requests(tmp_path, hub):
     tokens = text("tokens") + struct.pack("<I", 9) + array(8, 2**17) + text("a token") * 2**17
     content = header(tokens, text("last") + struct.pack("<II", 4, 5)) + b"\0" * 2**20
     (tmp_path / "x.gguf").write_bytes(content)
-    address, requests = serve()
-    found = open_gguf(HttpRanges(f"{address}/x.gguf"))
+    found = open_gguf(hub_ranges(NAME, "x.gguf"))
     assert found.metadata == {"tokens": LongValue("array", 2**17), "last": 5}
-    assert requests[0] == ("x.gguf", 0, 2**20)
-    assert len(requests) == 2
-
-
-def test_a_server_without_ranges_or_the_file_is_refused(tmp_path, serve):
-    write(tmp_path / "x.gguf")
-    address, _ = serve(ranges=False)
-    with pytest.raises(ModelError, match="the server answers 200 to a request for a range of bytes"):
-        open_gguf(HttpRanges(f"{address}/x.gguf"))
-    with pytest.raises(ModelError, match=r"there is no file http://.*/y.gguf"):
-        open_gguf(HttpRanges(f"{address}/y.gguf"))
+    assert requests_of(hub)[0] == ("x.gguf", 2**20)
+    assert len(hub.sent) == 2
 
 
 def test_every_truncation_is_refused(tmp_path):

@@ -35,31 +35,26 @@ def test_equal_bits_need_no_second_run():
     assert calls == [False]
 
 
-def test_what_vanishes_in_float64_is_rounding():
-    assert difference(runs(own=2e-7, exact=1e-16)).is_equal
+BF16 = {"rounding": 0.01, "dtype": torch.bfloat16}
 
 
-def test_what_stays_in_float64_has_difference():
-    found = difference(runs(own=1e-3, exact=1e-3))
-    assert (found.status, found.stage, found.position) == ("different", "output", 2)
-    assert abs(found.amount - 1e-3) < 1e-9
-
-
-def test_what_stays_in_float64_has_moved_even_if_the_dtype_hides_it():
-    assert (
-        difference(runs(own=0.008, exact=1e-4, rounding=0.01, dtype=torch.bfloat16)).status
-        == "different"
-    )
-
-
-def test_parts_in_float32_are_rounding():
-    assert difference(runs(own=2e-7, exact=2e-9)).is_equal
-
-
-def test_a_large_difference_in_a_narrow_dtype_alone_is_undecided():
-    found = difference(runs(own=0.5, exact=1e-16, rounding=0.01, dtype=torch.bfloat16))
-    assert found.status == "undecided"
-    assert "bfloat16" in found.why
+@pytest.mark.parametrize(
+    ("outputs", "status"),
+    [
+        ({"own": 2e-7, "exact": 1e-16}, "equal"),  # it vanishes in float64
+        ({"own": 1e-3, "exact": 1e-3}, "different"),
+        ({"own": 0.008, "exact": 1e-4, **BF16}, "different"),  # hidden by rounding in the dtype
+        ({"own": 2e-7, "exact": 2e-9}, "equal"),  # a part in float32
+        ({"own": 0.5, "exact": 1e-16, **BF16}, "undecided"),  # too large for rounding
+    ],
+)
+def test_what_stays_in_float64_is_a_difference(outputs, status):
+    found = difference(runs(**outputs))
+    assert found.status == status
+    assert ("bfloat16" in found.why) == (status == "undecided")
+    if status == "different":
+        assert (found.stage, found.position) == ("output", 2)
+        assert found.amount == pytest.approx(outputs["exact"], rel=1e-4)
 
 
 def test_a_model_that_does_not_run_in_float64_is_decided_by_large_differences_alone():

@@ -65,10 +65,10 @@ DRAWN = ("llama", "qwen3", "mistral", "gpt2", "gpt_neox", "bert", "gemma3_text")
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(15))
 def test_random_correct_models_give_no_alarm(seed):
     drawing = random.Random(seed)
-    family = drawing.choice(DRAWN)
+    family = DRAWN[seed % len(DRAWN)]
     sizes: dict[str, Any] = {}
     if family in ("mistral", "gemma3_text"):
         sizes["sliding_window"] = drawing.choice([3, 8, 16, 17])

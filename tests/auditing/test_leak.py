@@ -17,6 +17,7 @@ from attnscope.auditing.document import evidence_lines
 from attnscope.auditing.measure import finite, leak
 from attnscope.base.errors import SourceError
 from tests.auditing import code_with_leaks
+from tests.sweeps import swept
 
 LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
 
@@ -42,8 +43,20 @@ UNKNOWN = ("NormOverTime", "Flip", "TwoLeaks")
 """Those that the correction of one line does not mend."""
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("name", LEAKY)
+CAUSES = {
+    "Triu2": "with the mask that is expected in its place, nothing moves that should not",
+    "Buffer": "future is the mask: with the mask that is expected in its place",
+    "Attribute": "plain is the mask: with the mask",
+    "Missing": "nothing hides scores before it: with the expected mask",
+    "After": "it hides weights, after their sum over all keys",
+    "Inverted": "the mask is as expected, and the keys that it hides keep weight",
+    "SoftmaxAxis": "with a softmax along the other axis, nothing moves that should not",
+    "Pooling": "what it reads moves as it should, and its result does not",
+}
+"""What the correction of a line shows."""
+
+
+@pytest.mark.parametrize("name", swept(LEAKY, ["Triu2", "Buffer", "Missing", "Pooling", "TwoLeaks"]))
 def test_the_line_of_a_leak_is_right_or_none_is_named(name):
     inputs = {"x": f"B:2,T:{8 if name == 'Windowed' else 9},d:12"}
     right = attnscope.audit(LEAKY[name], init={"right": True}, inputs=inputs, causal=True)
@@ -56,26 +69,8 @@ def test_the_line_of_a_leak_is_right_or_none_is_named(name):
     else:
         lines = marked(code_with_leaks.Triu2 if name == "TwoLayers" else LEAKY[name])
         assert [found.evidence.line.line] == lines
+        assert found.evidence.cause.startswith(CAUSES.get(name, ""))
         assert found.evidence.cause in evidence_lines(found)
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize(
-    ("name", "cause"),
-    [
-        ("Triu2", "with the mask that is expected in its place, nothing moves that should not"),
-        ("Buffer", "future is the mask: with the mask that is expected in its place"),
-        ("Attribute", "plain is the mask: with the mask"),
-        ("Missing", "nothing hides scores before it: with the expected mask"),
-        ("After", "it hides weights, after their sum over all keys"),
-        ("Inverted", "the mask is as expected, and the keys that it hides keep weight"),
-        ("SoftmaxAxis", "with a softmax along the other axis, nothing moves that should not"),
-        ("Pooling", "what it reads moves as it should, and its result does not"),
-    ],
-)
-def test_the_evidence_says_what_the_correction_shows(name, cause):
-    found = attnscope.audit(LEAKY[name], inputs={"x": "B:2,T:9,d:12"}, causal=True)["causal"]
-    assert found.evidence.cause.startswith(cause)
 
 
 def test_a_mask_that_is_given_is_named():

@@ -15,6 +15,7 @@ from attnscope.model.run.attention_hook import KernelCall
 from attnscope.model.run.load import set_attention
 from tests.model.masks import flash
 from tests.model.run.families import FAMILIES, LLAMA, build, inputs_of
+from tests.sweeps import swept
 
 MORE = {
     "mistral": {"sliding_window": 3},
@@ -81,27 +82,9 @@ def test_a_key_is_seen_exactly_if_eager_attention_gives_it_a_weight(family, kern
         assert same_where_something_is_seen(each.visible, weights > 0), each
 
 
-@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
-@pytest.mark.parametrize("family", ["bert", "mistral", "t5"])
-def test_a_kernel_itself_says_the_same(family, kernel):
-    model = build(family, kernel, **MORE.get(family, {})).float()
-    inputs = padded(model, "left")
-    for decoded, measured in zip(
-        masks_of(model, inputs), masks_of(model, inputs, measures=True), strict=True
-    ):
-        assert (decoded.measured, measured.measured) == (False, True)
-        assert measured.visible.shape[1] > 1
-        assert same_where_something_is_seen(decoded.visible, measured.visible)
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_the_kernels_of_every_family_say_the_same(family, kernel):
-    try:
-        model = build(family, kernel, **MORE.get(family, {})).float()
-    except ValueError:  # transformers says that the family does not support this kernel
-        return
+@pytest.mark.parametrize("family", swept(sorted({*FAMILIES, "llama4_text"}), ["bert", "mistral", "t5"]))
+def test_a_kernel_itself_says_the_same(family):
+    model = build(family, "eager", **MORE.get(family, {})).float()
     inputs = {
         name: tensor.float() if tensor.is_floating_point() else tensor
         for name, tensor in inputs_of(model).items()
@@ -116,11 +99,15 @@ def test_the_kernels_of_every_family_say_the_same(family, kernel):
             return model.get_image_features(pixel_values=pixels)
         return model(**inputs)
 
-    with torch.no_grad():
-        decoded, measured = (observe_masks(model, run, measures=each) for each in (False, True))
-    assert len(decoded) == len(measured)
-    for each, other in zip(decoded, measured, strict=True):
-        assert same_where_something_is_seen(each.visible, other.visible), each.path
+    for kernel in ("eager", "sdpa"):
+        if kernel == "sdpa" and not model._supports_sdpa:
+            continue
+        set_attention(model, kernel)
+        with torch.no_grad():
+            decoded, measured = (observe_masks(model, run, measures=each) for each in (False, True))
+        for each, other in zip(decoded, measured, strict=True):
+            assert (each.measured, other.measured, each.kernel) == (False, True, kernel)
+            assert same_where_something_is_seen(each.visible, other.visible), (kernel, each.path)
 
 
 def test_kinds_of_layers_are_named_as_the_model_names_them():

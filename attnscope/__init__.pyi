@@ -36,9 +36,6 @@ from attnscope.model.files.result import WeightSlice as WeightSlice
 from attnscope.model.heads.measure_heads import measure_heads as measure_heads
 from attnscope.model.heads.result import HeadRow as HeadRow
 from attnscope.model.heads.result import HeadTable as HeadTable
-from attnscope.model.maps.attention_maps import attention_maps as attention_maps
-from attnscope.model.maps.attention_maps import attention_steps as attention_steps
-from attnscope.model.maps.compare_maps import compare_maps as compare_maps
 from attnscope.model.maps.differences import MapDifferences as MapDifferences
 from attnscope.model.maps.result import AttentionMap as AttentionMap
 from attnscope.model.maps.result import AttentionMaps as AttentionMaps
@@ -203,6 +200,31 @@ def compare_checkpoints(
     top: int | None = ...,
     progress: Progress = ...,
 ) -> HeadDifferences: ...
+def compare_maps(
+    a: Any,
+    b: Any = ...,
+    text: str | None = ...,
+    other_text: str | None = ...,
+    *,
+    adapter: str | Path | None = ...,
+    ids: str | Sequence[int] | None = ...,
+    pair: str | None = ...,
+    target: str | None = ...,
+    image: Any = ...,
+    truncate: bool = ...,
+    stack: Literal["self", "encoder", "decoder", "cross", "text", "vision", "audio"] | None = ...,
+    layers: Indices = ...,
+    heads: Indices = ...,
+    sort: str | None = ...,
+    reverse: bool = ...,
+    top: int | None = ...,
+    dtype: str | None = ...,
+    device: str = ...,
+    memory: str | int | None = ...,
+    tokenizer: Any = ...,
+    image_processor: Any = ...,
+    progress: Progress = ...,
+) -> MapDifferences: ...
 def effects(
     model: Any,
     text: Prompts | None = ...,

@@ -37,7 +37,6 @@ from attnscope.base.units import shape_text
 
 OPTIONS = {
     "compare": "attnscope.code.compare.options",
-    "compare_maps": "attnscope.code.compare.options",
     "compute": "attnscope.formula.options",
     "dry_run": "attnscope.formula.options",
 }

@@ -332,7 +332,8 @@ def with_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of groups of options as one that takes each option as a keyword.
 
     Its signature and the `Args:` of its docstring have all options, `declared` what is declared about
-    each, and `grouped` is the function itself.
+    each, and `grouped` is the function itself. An option that is also a parameter of its own has the
+    place, the kinds and the sentence of that one.
 
     >>> @dataclass(frozen=True)
     ... class Sizes:
@@ -350,20 +351,21 @@ def with_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **arguments: Any) -> Any:
-        values = flat.bind(*args, **arguments).arguments
+        given = flat.bind(*args, **arguments).arguments
+        values = {name: value for name, value in given.items() if name in own}
         for name, group in groups.items():
-            of_group = {each.name for each in _options(group)} & values.keys()
-            values[name] = group(**{each: values.pop(each) for each in of_group})
+            of_group = {each.name for each in _options(group)} & given.keys()
+            values[name] = group(**{each: given[each] for each in of_group})
         check_conflicts(values[name] for name in groups)
         bound = BoundArguments(grouped, {name: values[name] for name in own if name in values})
         return function(*bound.args, **bound.kwargs)
 
     described: Any = call
     described.__signature__ = flat
-    described.__doc__ = _with_arguments(cleandoc(function.__doc__ or ""), groups.values())
-    described.declared = {
-        option: each for group in groups.values() for option, each in declarations(group).items()
-    }
+    further = [each for name in groups for each in _further(own, groups, name)]
+    described.__doc__ = _with_arguments(cleandoc(function.__doc__ or ""), further)
+    declared = {name: each for kind in groups.values() for name, each in declarations(kind).items()}
+    described.declared = {each.name: declared[each.name] for each in further}
     described.grouped = function
     return call
 
@@ -378,11 +380,16 @@ def _parameters(own: Mapping[str, Parameter], groups: Mapping[str, type]) -> Ite
         if name not in groups:
             yield parameter
             continue
-        for each in _options(groups[name]):
+        for each in _further(own, groups, name):
             yield Parameter(each.name, parameter.kind, default=each.default, annotation=str(each.type))
 
 
-def _with_arguments(doc: str, groups: Iterable[type]) -> str:
+def _further(own: Collection[str], groups: Mapping[str, type], name: str) -> list[Field[Any]]:
+    """Return the options of a group that are not among the function's own parameters."""
+    return [each for each in _options(groups[name]) if each.name in groups or each.name not in own]
+
+
+def _with_arguments(doc: str, options: Iterable[Field[Any]]) -> str:
     """Return a docstring whose `Args:` has the sentences of options, too."""
     lines = [
         fill(
@@ -392,8 +399,7 @@ def _with_arguments(doc: str, groups: Iterable[type]) -> str:
             subsequent_indent="        ",
             break_on_hyphens=False,
         )
-        for group in groups
-        for each in _options(group)
+        for each in options
     ]
     before, heading, after = doc.partition("Args:\n")
     own, blank, rest = after.partition("\n\n")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError, warn_unused
-from attnscope.base.options import option
+from attnscope.base.options import keywords, option
 from attnscope.base.suggestions import quoted
 from attnscope.cli.options import FigureOptions, Format, ModelName, expanded
 from attnscope.cli.output import (
@@ -19,8 +19,7 @@ from attnscope.cli.output import (
     shown_progress,
     written_first,
 )
-from attnscope.model.maps.options import HeadOptions, MapRun, ShownOptions
-from attnscope.model.maps.request import MapRequest
+from attnscope.model.maps.options import HeadOptions, MapParts, MapRun, ShownOptions
 from attnscope.model.run.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -38,24 +37,6 @@ EXAMPLES = {
     'attnscope maps minilm --text "The cat sat." --steps': "the layer's attention, step by step",
     'attnscope maps minilm --text "The cat sat." --top 3': "the strongest keys of each query",
 }
-
-
-@dataclass(frozen=True)
-class MapParts:
-    """What is shown in addition to the maps."""
-
-    PANEL = ShownOptions.PANEL
-
-    steps: bool = option(
-        "Print the layer's attention step by step: Q, K, V, scores, mask, attention, x_raw.",
-        default=False,
-        common=True,
-    )
-    verify: bool = option(
-        "Compare the maps with transformers' own; exit with status 1 if they differ.",
-        default=False,
-        common=True,
-    )
 
 
 @dataclass(frozen=True)
@@ -96,6 +77,8 @@ def print_maps(
     output: MapOutput,
 ) -> int:
     """Run a model and print its heads' attention maps; return the exit status: 1 if a check fails."""
+    from attnscope.model.maps.attention_maps import attention_maps
+
     refuse_in_csv(output.format, {"--verify": parts.verify})
     if parts.steps and output.plot is not None:
         raise OptionError("--steps is a table, and --plot draws maps.", hint="one of the two")
@@ -113,32 +96,27 @@ def print_maps(
             (output.wide and map_alone, "--wide", "a map has no columns"),
         ]
     )
-    request = MapRequest(
-        inputs, heads, view, run, steps=parts.steps, stats=output.stats, verify=parts.verify
-    )
-    return _print_collected(model, request, output)
-
-
-def _print_collected(model: str | None, request: MapRequest, output: MapOutput) -> int:
-    """Run a model and show its heads' attention maps; return the exit status: 1 if a check fails."""
-    from attnscope.model.maps.attention_maps import collect_maps
-
     replace(output, force=output.force and output.save is not None).check([])
     output.check_drawings("attention.html")
     drawn = output.plot is not None or output.page is not None
     copies = max(COPIES_OF_A_FORMAT.get(output.format, 1), COPIES_OF_A_PICTURE if drawn else 0)
     if output.format is Format.TABLE and not drawn and not output.show:
         copies = 0
-    request = replace(
-        request,
-        keep=request.steps and output.keep,
+    parts = replace(
+        parts,
+        stats=output.stats,
+        keep=parts.steps and output.keep,
         page=output.page is not None,
         save=output.save,
         force=output.force,
         copies=copies,
     )
     with shown_progress() as progress, notices_shown():
-        maps = collect_maps(request, model, progress)
+        maps = attention_maps(
+            model,
+            **keywords(inputs, heads, view, parts, run),
+            progress=progress,
+        )
     if maps.whole_file is not None:
         size = maps.whole_file.stat().st_size
         output.tell_written(len(maps.maps), size, f"whole maps of {maps.size_text} weights")
@@ -151,7 +129,7 @@ def _print_collected(model: str | None, request: MapRequest, output: MapOutput) 
     if maps.steps is not None:
         _print_steps(maps, output, write)
     else:
-        _print_maps(maps, output, write, pool=request.display.pool)
+        _print_maps(maps, output, write, pool=view.pool)
     return exit_status(maps.checks)
 
 

@@ -5,20 +5,21 @@ Three questions behind one name: `attnscope weights`, `maps` and `answer` ask on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from attnscope.base.errors import OptionError, warn_unused
-from attnscope.base.options import keywords, option, refuse
+from attnscope.base.options import flag_of, keywords, option, refuse
 from attnscope.base.suggestions import quoted
-from attnscope.cli import answer as of_answer
 from attnscope.cli import maps as of_maps
-from attnscope.cli import weights as of_weights
+from attnscope.cli.answer import print_answer
 from attnscope.cli.options import ModelName, expanded
 from attnscope.cli.output import refuse_in_csv
+from attnscope.cli.weights import print_weights
 from attnscope.model.answers.options import AnswerOptions
-from attnscope.model.maps.options import HeadOptions, MapRun, ShownOptions, View
-from attnscope.model.run.options import DeviceAndDtype, PromptContent, ReadOptions
+from attnscope.model.maps.options import HeadOptions, MapParts, MapRun, ShownOptions
+from attnscope.model.run.options import ReadOptions
 
 EXAMPLES = {
     "attnscope model minilm --layer 0 --head 0": "the weights of one head",
@@ -30,7 +31,23 @@ EXAMPLES = {
 
 
 @dataclass(frozen=True)
-class ModelOptions(of_maps.MapParts):
+class ModelInputs(ReadOptions):
+    """The inputs of a model that shows maps, or answers."""
+
+    image: list[Path] | None = option(
+        "An image, for a vision model; with {text}, what its answer reads.", metavar="FILE", common=True
+    )
+    generate: int | None = option(
+        "Generate N more tokens, and show what they attend to.",
+        metavar="N",
+        min=1,
+        shown="20, if the answer is shown",
+        common=True,
+    )
+
+
+@dataclass(frozen=True)
+class ModelOptions(MapParts):
     """What is shown of a head, in addition to its weights or its map."""
 
     circuits: bool = option("Print the singular values of the head's QK and OV matrices.", default=False)
@@ -51,11 +68,41 @@ class ModelOutput(of_maps.MapOutput):
     )
 
 
+OF_ATTENTION = (
+    "pair",
+    "target",
+    "generate",
+    "query",
+    "top",
+    "weigh",
+    "rollout",
+    "steps",
+    "plot",
+    "page",
+)
+"""Options about what a head attends to, which needs an input."""
+
+IDLE_WITHOUT_TEXT = ("truncate", "pool", "memory", "without_sink", "dtype")
+"""Options without effect on weights."""
+
+OF_SINGLE_HEADS = (
+    *("ids", "tokens", "pair", "target", "top", "weigh", "rollout", "steps"),
+    *("circuits", "stats", "memory"),
+)
+"""Options about the maps or the weights of heads, and not about an answer."""
+
+OF_ANSWERS = (
+    *("text", "file", "image", "generate", "truncate", "layers", "heads", "stack"),
+    *("query", "without_sink", "pool", "dtype", "device"),
+)
+"""Options of answers that maps have, too."""
+
+
 @expanded
 def model(
     model: ModelName,
     which: HeadOptions,
-    reads: ReadOptions,
+    reads: ModelInputs,
     shown: ShownOptions,
     more: ModelOptions,
     about: AnswerOptions,
@@ -63,47 +110,33 @@ def model(
     output: ModelOutput,
 ) -> int:
     """Run `attnscope model` and return its exit status."""
+    options = keywords(which, reads, shown, more, run, output)
     if about.are_set or (reads.image and (reads.text is not None or reads.file is not None)):
-        return _answer(model, which, reads, shown, more, about, run, output)
+        of_heads = {flag_of(name): options[name] for name in OF_SINGLE_HEADS}
+        refuse(of_heads, "is for the maps of single heads, and this shows what an answer reads")
+        of_answer = {name: options[name] for name in (*OF_ANSWERS, "verify")}
+        return print_answer(model, output, **keywords(about), **of_answer)
     if not reads.names:
-        return _weights(model, which, reads, shown, more, run, output)
+        return _weights(model, which, options, output)
     if more.circuits:
         refuse_in_csv(output.format, {"--verify": more.verify})
         raise OptionError(
             "--circuits is about a head's weights, and --text about its attention.",
             hint="one of the two",
         )
-    return of_maps.print_maps(model, reads, which, shown, more, run, output)
+    parts = MapParts(steps=more.steps, verify=more.verify)
+    return of_maps.print_maps(model, reads, which, shown, parts, run, output)
 
 
-def _weights(
-    model: str | None,
-    which: HeadOptions,
-    reads: ReadOptions,
-    shown: ShownOptions,
-    more: ModelOptions,
-    run: MapRun,
-    output: ModelOutput,
-) -> int:
+def _weights(model: str | None, which: HeadOptions, options: dict[str, Any], output: ModelOutput) -> int:
     """Print the weights of one head; refuse options that are about its attention."""
-    refuse_in_csv(output.format, {"--verify": more.verify})
-    about_attention = {
-        "--pair": reads.pair,
-        "--target": reads.target,
-        "--generate": reads.generate,
-        "--query": shown.query,
-        "--top": shown.top,
-        "--weigh": shown.weigh,
-        "--rollout": shown.rollout,
-        "--steps": more.steps,
-        "--plot": output.plot,
-        "--page": output.page,
-    }
-    for name, value in about_attention.items():
+    refuse_in_csv(output.format, {"--verify": options["verify"]})
+    for name in OF_ATTENTION:
+        value = options[name]
         if value is not None and value is not False:
             raise OptionError(
-                f"{name} needs a text, and there is none.",
-                hint=f'--text "…" {name}' + ("" if value is True else f" {quoted(str(value))}"),
+                f"{flag_of(name)} needs a text, and there is none.",
+                hint=f'--text "…" {flag_of(name)}' + ("" if value is True else f" {quoted(str(value))}"),
             )
     if not which.one_head:
         raise OptionError(
@@ -111,54 +144,17 @@ def _weights(
             hint="--layer 0 --head 0; or a --text",
         )
     no_text = 'there is no text to attend in (--text "…")'
+    elsewhere = options["device"] != "cpu"
     warn_unused(
         [
-            (reads.truncate, "--truncate", no_text),
-            (shown.pool, "--pool", no_text),
-            (run.memory, "--memory", no_text),
-            (shown.without_sink, "--without-sink", no_text),
-            (run.dtype, "--dtype", no_text),
-            (run.device != "cpu", "--device", "weights are read, and no model runs"),
+            *((options[name], flag_of(name), no_text) for name in IDLE_WITHOUT_TEXT),
+            (elsewhere, "--device", "weights are read, and no model runs"),
             (output.force and not output.save, "--force", "no file is written"),
             (output.stats, "--stats", "weights are shown with theirs"),
         ]
     )
     [head] = which.head_numbers or []
     layer = None if which.layers is None else (which.layer_numbers or [])[0]
-    options: dict[str, Any] = {"circuits": more.circuits, "verify": more.verify}
+    checks = {name: options[name] for name in ("stack", "circuits", "verify")}
     output = replace(output, force=output.force and output.save is not None)
-    return of_weights.print_weights(model, output, layer=layer, head=head, stack=which.stack, **options)
-
-
-def _answer(
-    model: str | None,
-    which: HeadOptions,
-    reads: ReadOptions,
-    shown: ShownOptions,
-    more: ModelOptions,
-    about: AnswerOptions,
-    run: MapRun,
-    output: ModelOutput,
-) -> int:
-    """Print what an answer reads; refuse options that are about the maps of single heads."""
-    of_single_heads = {
-        "--ids": reads.ids,
-        "--tokens": reads.tokens,
-        "--pair": reads.pair,
-        "--target": reads.target,
-        "--top": shown.top,
-        "--weigh": shown.weigh,
-        "--rollout": shown.rollout,
-        "--steps": more.steps,
-        "--circuits": more.circuits,
-        "--stats": output.stats,
-        "--memory": run.memory,
-    }
-    refuse(of_single_heads, "is for the maps of single heads, and this shows what an answer reads")
-    prompt, view, place = (
-        kind(**{each.name: getattr(group, each.name) for each in fields(kind)})
-        for kind, group in ((PromptContent, reads), (View, shown), (DeviceAndDtype, run))
-    )
-    return of_answer.print_answer(
-        model, output, **keywords(prompt, about, which, view, place), verify=more.verify
-    )
+    return print_weights(model, output, layer=layer, head=head, **checks)

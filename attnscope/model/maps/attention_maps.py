@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError
-from attnscope.base.options import group_of
+from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
 from attnscope.document.grid.sinks import sink_positions
-from attnscope.model.files.indices import Indices
 from attnscope.model.heads.result import HeadTable
-from attnscope.model.maps.options import HeadOptions, MapRun, ShownOptions
+from attnscope.model.maps.options import (
+    HeadOptions,
+    MapParts,
+    MapRun,
+    ShownOptions,
+    StepOptions,
+)
 from attnscope.model.maps.request import MapRequest
 from attnscope.model.maps.result import VALUE_WEIGHTED, AttentionMaps
 from attnscope.model.run.options import ReadOptions
@@ -25,45 +30,22 @@ from attnscope.observe.trace import Trace
 if TYPE_CHECKING:
     from attnscope.model.files.checkpoint import Checkpoint
     from attnscope.model.maps.capture import CollectedMaps, HeadSelection
-    from attnscope.model.maps.pooled import Pooled
+    from attnscope.model.maps.matrix_file import MapsFile
+    from attnscope.model.run.memory_plan import MemoryPlan
     from attnscope.model.run.open import OpenedModel
     from attnscope.model.run.tokenize import Reading
 
 
+@with_keywords
 def attention_maps(
     model: Any = None,
     text: str | Sequence[str] | None = None,
     *,
-    file: str | Path | None = None,
-    ids: str | Sequence[int] | None = None,
-    tokens: str | Sequence[str] | None = None,
-    pair: str | None = None,
-    target: str | None = None,
-    image: Any = None,
-    generate: int | None = None,
-    truncate: bool = False,
-    layers: Indices = None,
-    heads: Indices = None,
-    stack: str | None = None,
-    query: int | str | None = None,
-    top: int | None = None,
-    without_sink: bool = False,
-    weigh: str | None = None,
-    rollout: bool = False,
-    pool: str | None = None,
-    steps: bool = False,
-    stats: bool = False,
-    keep: bool | Collection[str] = False,
-    verify: bool = False,
-    page: bool = False,
-    save: str | Path | None = None,
-    force: bool = False,
-    copies: int = 1,
-    tokenizer: Any = None,
-    image_processor: Any = None,
-    dtype: str | None = None,
-    device: str = "cpu",
-    memory: str | int | None = None,
+    inputs: ReadOptions,
+    heads: HeadOptions,
+    view: ShownOptions,
+    parts: MapParts,
+    run: MapRun,
     progress: Progress = silent,
 ) -> AttentionMaps:
     """Run a model on an input, and return its attention maps, as `attnscope maps` shows them.
@@ -79,43 +61,15 @@ def attention_maps(
     A loaded model is left unchanged: a copy runs, which shares its weights and hooks. Kinds of attention
     that cannot be observed (flash, flex) are replaced by torch's own in the copy.
 
+    With `weigh="value"`, weight α_ij is multiplied by ‖v_j W_O^h‖ (Kobayashi et al. 2020), so that rows
+    do not sum to 1. With `rollout=True`, there is a map for each of `layers`, `maps[layer, 0]`, in place
+    of those of heads: R_l = ½(Ā_l + I) R_{l−1}, where Ā_l is the mean over the heads of layer l (Abnar &
+    Zuidema 2020).
+
     Args:
         model: `minilm`, a folder, a hub name, or a model that transformers has loaded; None: `minilm`
             where it is installed, else `bert-base-uncased`.
-        text: the text to read. Or instead of it: `file`, a file to read as one text; `ids`, token ids;
-            `tokens`, entries of the vocabulary; `image`, a file or a pillow image.
-        pair: the second text of a pair.
-        target: the decoder's input in an encoder-decoder model.
-        generate: the number of tokens to generate; only their queries are shown.
-        truncate: whether to truncate a text that is too long instead of raising an error.
-        layers, heads: an index, several, a range, `"0-3"` or `"all"`; None: the first layer with
-            attention, and head 0.
-        stack: the stack of layers, if a model has several; None: `encoder`, or `cross` if a decoder
-            runs.
-        query: the position of a single query to show, or a token that occurs once in the text; its row
-            is kept unpooled.
-        top: the number of each query's strongest keys to list.
-        without_sink: leave the first token and special ones out of these, and of the scale of colours.
-        weigh: `value`: multiply each weight α_ij by ‖v_j W_O^h‖, the norm of what the value of key j
-            adds to the layer's output (Kobayashi et al. 2020). Rows then do not sum to 1.
-        rollout: in place of the maps of heads, the attention rollout up to each of `layers`, the last by
-            default: R_l = ½(Ā_l + I) R_{l−1}, where Ā_l is the mean over the heads of layer l (Abnar &
-            Zuidema 2020). Its map is `maps[layer, 0]`.
-        pool: `max` or `mean`: pool maps to at most 256 × 256 cells; `none`: never. None: if whole maps
-            take 256 MiB or more.
-        steps: trace the attention of the layer step by step, too.
-        stats, keep: options of the steps, as in `attnscope.trace`.
-        verify: compare the maps with the model's own, from its eager attention.
-        page: collect everything that a page shows, so that `maps.save("x.html")` has the other heads and
-            stacks too, and ranks them.
-        save: a `.safetensors`, `.npz` or `.pt` file. If maps are pooled, whole maps are written to it
-            while they are computed; otherwise nothing is written here, and `maps.save` writes it.
-        force: replace that file if it exists.
-        copies: the memory to reserve for later copies, in multiples of the size of whole maps.
-        tokenizer, image_processor: those of a loaded model.
-        dtype: `float32`, `bfloat16`, `float16` or `float64`; None: as stored, or loaded.
-        device: the device to run on; a loaded model stays on its own, unless this is not `cpu`.
-        memory: the memory of the run beside the weights: `2G`, or bytes; None: 80 % of the free memory.
+        text: the text to read; or instead of it, `file`, `ids`, `tokens` or `image`.
         progress: called with the progress of the work.
 
     Returns:
@@ -129,54 +83,25 @@ def attention_maps(
         FileError: a file cannot be read, or written.
     """
     if text is not None and not isinstance(text, str):
-        text = _only(text)
-    if keep and not steps:
+        if len(text) != 1:
+            raise OptionError(
+                f"attention maps are those of one text, and here are {len(text)}.",
+                hint="[attention_maps(model, text) for text in texts]; or measure_heads(model, texts)",
+            )
+        inputs = replace(inputs, text=text[0])
+    if parts.keep and not parts.steps:
         raise OptionError("keep is for the steps of a layer's attention.", hint="steps=True")
-    file, save = (None if path is None else Path(path) for path in (file, save))
-    arguments = locals()
-    request = group_of(
-        MapRequest,
-        arguments,
-        inputs=group_of(ReadOptions, arguments),
-        heads=group_of(HeadOptions, arguments),
-        display=group_of(ShownOptions, arguments),
-        run=group_of(MapRun, arguments),
-    )
-    return collect_maps(request, model, progress, tokenizer, image_processor)
+    return _maps(MapRequest(inputs, heads, view, parts, run), model, progress)
 
 
-def _only(texts: Sequence[str]) -> str:
-    """Return the only text of several."""
-    if len(texts) != 1:
-        raise OptionError(
-            f"attention maps are those of one text, and here are {len(texts)}.",
-            hint="[attention_maps(model, text) for text in texts]; or measure_heads(model, texts)",
-        )
-    return texts[0]
-
-
+@with_keywords
 def attention_steps(
     model: Any = None,
     text: str | None = None,
     *,
-    layer: int | None = None,
-    stats: bool = False,
-    keep: bool | Collection[str] = False,
-    file: str | Path | None = None,
-    ids: str | Sequence[int] | None = None,
-    tokens: str | Sequence[str] | None = None,
-    pair: str | None = None,
-    target: str | None = None,
-    image: Any = None,
-    generate: int | None = None,
-    truncate: bool = False,
-    stack: str | None = None,
-    verify: bool = False,
-    tokenizer: Any = None,
-    image_processor: Any = None,
-    dtype: str | None = None,
-    device: str = "cpu",
-    memory: str | int | None = None,
+    options: StepOptions,
+    inputs: ReadOptions,
+    run: MapRun,
     progress: Progress = silent,
 ) -> Trace:
     """Trace the attention of one layer of a model step by step, as `attnscope maps --steps` shows it.
@@ -187,10 +112,8 @@ def attention_steps(
         trace["scores"].tensor  # n_batch n_head n_Q n_K
 
     Args:
-        model, text: as in `attention_maps`; so are all arguments that are not listed here.
-        layer: the layer's index, from 0; None: the first with attention.
-        stats: compute six statistics of each tensor, too.
-        keep: keep the tensors: all, or those with these names.
+        model, text: as in `attention_maps`.
+        progress: called with the progress of the work.
 
     Returns:
         `Q`, `K`, `V` to `x_rsh2`, of all heads, with a check that `x_rsh2` equals the model's own.
@@ -198,50 +121,36 @@ def attention_steps(
     Raises:
         ModelError: the layer's attention cannot be captured. And the errors of `attention_maps`.
     """
-    file = None if file is None else Path(file)
-    arguments = locals()
-    request = MapRequest(
-        group_of(ReadOptions, arguments),
-        group_of(HeadOptions, arguments, layers=layer, heads=None),
-        ShownOptions(),
-        group_of(MapRun, arguments),
-        steps=True,
-        stats=stats,
-        keep=keep,
-        verify=verify,
-    )
-    maps = collect_maps(request, model, progress, tokenizer, image_processor)
+    heads = HeadOptions(options.layer, None, options.stack)
+    parts = MapParts(steps=True, verify=options.verify, stats=options.stats, keep=options.keep)
+    maps = _maps(MapRequest(inputs, heads, ShownOptions(), parts, run), model, progress)
     assert maps.steps is not None
     return maps.steps
 
 
-def collect_maps(
-    request: MapRequest,
-    model: Any,
-    progress: Progress,
-    tokenizer: Any = None,
-    image_processor: Any = None,
-) -> AttentionMaps:
+def _maps(request: MapRequest, model: Any, progress: Progress) -> AttentionMaps:
     """Run a model, given by its name or itself, and collect the maps that a request asks for."""
     request.check()
     from attnscope.model.run.open import open_model
 
-    options: dict[str, Any] = {"dtype": request.run.dtype, "memory": request.run.memory}
-    options |= {"tokenizer": tokenizer, "image_processor": image_processor, "progress": progress}
-    with open_model(model, request.run.device, **options) as opened:
-        return _collect(request, _load(request, opened), progress)
+    run = request.run
+    options: dict[str, Any] = {"dtype": run.dtype, "memory": run.memory, "tokenizer": run.tokenizer}
+    options |= {"image_processor": run.image_processor, "progress": progress}
+    with open_model(model, run.device, **options) as opened:
+        return _collect(request, _load(request, opened))
 
 
 @dataclass
-class _LoadedMaps:
-    """A model that is ready to run, its inputs, and what is collected."""
+class _LoadedModel:
+    """A model that is ready to run, and its inputs."""
 
     opened: OpenedModel
     reading: Reading
     stack: str
+    #: the heads that are collected.
     selection: HeadSelection
-    #: how maps are pooled; None: they are held whole.
-    pooled: Pooled | None = None
+    #: the memory of a run that pools maps; None: they are held whole.
+    plan: MemoryPlan | None
 
     @property
     def inputs(self) -> tuple[Checkpoint, Any, Reading, HeadSelection]:
@@ -249,7 +158,7 @@ class _LoadedMaps:
         return self.opened.checkpoint, self.opened.model, self.reading, self.selection
 
 
-def _load(request: MapRequest, opened: OpenedModel) -> _LoadedMaps:
+def _load(request: MapRequest, opened: OpenedModel) -> _LoadedModel:
     """Check what is requested, and load the model."""
     from attnscope.model.maps.memory import check_fits, is_pooled, plan_pooling
     from attnscope.model.run.layers import check_numbers
@@ -265,39 +174,24 @@ def _load(request: MapRequest, opened: OpenedModel) -> _LoadedMaps:
         opened.load(generates=request.inputs.generate is not None)
         reading.to(opened.device)
         stack = _stack(request, opened)  # loading may change the configuration
-    run = _LoadedMaps(opened, reading, stack, request.selection(stack))
-    if pooled:
-        run.pooled = plan_pooling(request, opened, reading, run.selection, stack)
-    return run
+    selection = request.selection(stack)
+    plan = plan_pooling(request, opened, reading, selection) if pooled else None
+    return _LoadedModel(opened, reading, stack, selection, plan)
 
 
-def _collect(request: MapRequest, run: _LoadedMaps, progress: Progress) -> AttentionMaps:
+def _collect(request: MapRequest, run: _LoadedModel) -> AttentionMaps:
     """Run the model, and return the maps that are shown, with checks, steps and metrics."""
-    name, reading = run.opened.name, run.reading
+    name, reading, parts, view = run.opened.name, run.reading, request.parts, request.display
     doing = f"running {name} on {run.opened.device} …"
-    whole_file = request.save if run.pooled is not None and request.saves_whole else None
-    with stage(progress, doing), ExitStack() as files:
-        if run.pooled is not None:
-
-            def watch(layer: int, n_layer: int, share: float) -> None:
-                progress(f"running {name}: layer {layer} of {n_layer}, {share:.0%} …")
-
-            run.pooled = replace(run.pooled, watch=watch)
-            if whole_file is not None:
-                from attnscope.model.maps.matrix_file import MapsFile, matrix_file
-
-                about = {"numbers": VALUE_WEIGHTED.name} if request.display.weigh else None
-                opened = matrix_file(whole_file, force=request.force, about=about)
-                file = files.enter_context(opened)
-                of_whole = request.shown_selection(run.stack)
-                run.pooled = replace(run.pooled, whole=MapsFile(file), of_whole=of_whole)
+    whole = request.file if run.plan is not None and request.saves_whole else None
+    with stage(run.opened.progress, doing), _file_of_whole(request, whole) as file:
         notices = _give_target(request.inputs, run)
-        request = _with_position(request, run)
-        collected = _run_model(request, run)
+        query = _query(view.query, run)
+        collected = _run_model(request, run, query, file)
         maps = _shown(request, run, collected)
+        maps.query, maps.whole_file = query, whole
         maps.notices += reading.notices + notices
-        maps.whole_file = whole_file
-        if request.verify:
+        if parts.verify:
             from attnscope.model.maps.verify import verify
 
             if collected.weights:
@@ -305,31 +199,64 @@ def _collect(request: MapRequest, run: _LoadedMaps, progress: Progress) -> Atten
                 maps.checks = verify(*run.inputs, weights, what="weight map")
                 maps.checks += [] if collected.projected is None else [collected.projected]
             else:
-                what = "rollout" if request.display.rollout else "map"
-                maps.checks = verify(*run.inputs, collected, what=what)
+                maps.checks = verify(*run.inputs, collected, what="rollout" if view.rollout else "map")
         _check_query(maps)
-    if request.page:
-        maps.collected = collected.stacks
-        if not request.display.rollout:
-            maps.metrics = _metrics(reading, collected)
-        maps.of_weights = collected.weights
-    if request.steps:
+    if parts.page:
+        maps.collected, maps.of_weights = collected.stacks, collected.weights
+        maps.metrics = None if view.rollout else _metrics(reading, collected)
+    if parts.steps:
         maps.steps = _steps(request, collected, maps)
     return maps
 
 
-def _run_model(request: MapRequest, run: _LoadedMaps) -> CollectedMaps:
+@contextmanager
+def _file_of_whole(request: MapRequest, path: Path | None) -> Iterator[MapsFile | None]:
+    """Open the file for whole maps beside pooled ones, if there is a path."""
+    if path is None:
+        yield None
+        return
+    from attnscope.model.maps.matrix_file import MapsFile, matrix_file
+
+    about = {"numbers": VALUE_WEIGHTED.name} if request.display.weigh else None
+    with matrix_file(path, force=request.parts.force, about=about) as file:
+        yield MapsFile(file)
+
+
+def _run_model(
+    request: MapRequest, run: _LoadedModel, query: int | None, file: MapsFile | None
+) -> CollectedMaps:
     """Run the model and collect its maps, whole or pooled."""
     from attnscope.model.maps.collect import collect_maps, norms_of_values
 
-    norms = None if request.display.weigh is None else norms_of_values(*run.inputs[:3])
-    if run.pooled is not None:
-        from attnscope.model.maps.pooled import collect_pooled
+    view, keeps_weights = request.display, request.keeps_weights
+    norms = None if view.weigh is None else norms_of_values(*run.inputs[:3])
+    if run.plan is None:
+        keep = run.stack if request.parts.steps else None
+        return collect_maps(*run.inputs, keep=keep, norms=norms, keep_weights=keeps_weights)
+    from attnscope.model.maps.memory import separators
+    from attnscope.model.maps.pooled import Pooled, collect_pooled
 
-        pooled = replace(run.pooled, norms=norms, keep_weights=request.keeps_weights)
-        return collect_pooled(*run.inputs, pooled)
-    keep = run.stack if request.steps else None
-    return collect_maps(*run.inputs, keep=keep, norms=norms, keep_weights=request.keeps_weights)
+    name, progress = run.opened.name, run.opened.progress
+
+    def watch(layer: int, n_layer: int, share: float) -> None:
+        progress(f"running {name}: layer {layer} of {n_layer}, {share:.0%} …")
+
+    shown = request.shown_selection(run.stack)
+    pooled = Pooled(
+        shown=str(view.pool) if view.pools else "max",
+        block_bytes=run.plan.block,
+        query=query,
+        top=view.top,
+        head=shown if query is not None or view.top else None,
+        without_sink=view.without_sink,
+        whole=file,
+        of_whole=None if file is None else shown,
+        separators=separators(run.reading) if request.parts.page else None,
+        norms=norms,
+        keep_weights=keeps_weights,
+        watch=watch,
+    )
+    return collect_pooled(*run.inputs, pooled)
 
 
 # Before a model is loaded.
@@ -364,20 +291,17 @@ def _stack(request: MapRequest, opened: OpenedModel) -> str:
 # While it runs.
 
 
-def _with_position(request: MapRequest, run: _LoadedMaps) -> MapRequest:
-    """Return the request with the position of the query that a token names."""
-    query = request.display.query
-    if isinstance(query, str):
-        if run.reading.picture and not query.isdecimal():
-            raise OptionError(f"--query is {query!r}, but an image has patches.", hint="--query 0")
-        decodes = run.stack in ("decoder", "cross")
-        query = query_position(query, run.reading.target if decodes else run.reading.source)
-    if run.pooled is not None:
-        run.pooled = replace(run.pooled, query=query)
-    return replace(request, display=replace(request.display, query=query))
+def _query(query: int | str | None, run: _LoadedModel) -> int | None:
+    """Return the position of the query that is shown, which a token may name."""
+    if not isinstance(query, str):
+        return query
+    if run.reading.picture and not query.isdecimal():
+        raise OptionError(f"--query is {query!r}, but an image has patches.", hint="--query 0")
+    decodes = run.stack in ("decoder", "cross")
+    return query_position(query, run.reading.target if decodes else run.reading.source)
 
 
-def _give_target(inputs: ReadOptions, run: _LoadedMaps) -> list[str]:
+def _give_target(inputs: ReadOptions, run: _LoadedModel) -> list[str]:
     """Set the decoder's target, or generate one; return notices about it."""
     from attnscope.model.run.forward import generate_tokens, give_target
 
@@ -392,7 +316,7 @@ def _give_target(inputs: ReadOptions, run: _LoadedMaps) -> list[str]:
 # When it has run.
 
 
-def _shown(request: MapRequest, run: _LoadedMaps, collected: CollectedMaps) -> AttentionMaps:
+def _shown(request: MapRequest, run: _LoadedModel, collected: CollectedMaps) -> AttentionMaps:
     """Return the maps that are shown; others may have been collected for a page."""
     from attnscope.model.maps.capture import HeadSelection
 
@@ -413,7 +337,6 @@ def _shown(request: MapRequest, run: _LoadedMaps, collected: CollectedMaps) -> A
         maps,
         maps=shown,
         left_out=sinks,
-        query=request.display.query,
         top=request.display.top,
         notices=list(maps.notices),
     )
@@ -450,7 +373,7 @@ def _steps(request: MapRequest, collected: CollectedMaps, maps: AttentionMaps) -
         )
     named = maps.model if maps.stack == "self" else f"{maps.model} · {maps.stack} attention"
     title = f"{named} · layer {maps.maps[0].layer} of {maps.n_layer}"
-    trace = trace_steps(collected.call, title, keep=request.keep, stats=request.stats)
+    trace = trace_steps(collected.call, title, keep=request.parts.keep, stats=request.parts.stats)
     trace.notices = [*trace.notices, *maps.notices]
     trace.checks = [*(trace.checks or []), *(maps.checks or [])]
     return trace

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError
+from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
 from attnscope.base.text import nearest, shortened
 from attnscope.model.files.adapter import Adapter, read_adapter
 from attnscope.model.files.checkpoint import Checkpoint
-from attnscope.model.files.indices import Indices, enumerated
+from attnscope.model.files.indices import enumerated
 from attnscope.model.files.loaded import LoadedModel, find_model
 from attnscope.model.heads.result import HeadRow
 from attnscope.model.maps.attention_maps import attention_maps
 from attnscope.model.maps.differences import MapDifferences, WeightChange
+from attnscope.model.maps.options import ComparedMaps, MapRun
 from attnscope.model.maps.result import AttentionMap, AttentionMaps
 
 if TYPE_CHECKING:
@@ -30,29 +31,15 @@ STRONGEST = 3
 """The number of weights that are listed for each head."""
 
 
+@with_keywords
 def compare_maps(
     a: Any,
     b: Any = None,
     text: str | None = None,
     other_text: str | None = None,
     *,
-    adapter: str | Path | None = None,
-    ids: str | Sequence[int] | None = None,
-    pair: str | None = None,
-    target: str | None = None,
-    image: Any = None,
-    truncate: bool = False,
-    stack: str | None = None,
-    layers: Indices = None,
-    heads: Indices = None,
-    sort: str | None = None,
-    reverse: bool = False,
-    top: int | None = None,
-    tokenizer: Any = None,
-    image_processor: Any = None,
-    dtype: str | None = None,
-    device: str = "cpu",
-    memory: str | int | None = None,
+    compared: ComparedMaps,
+    run: MapRun,
     progress: Progress = silent,
 ) -> MapDifferences:
     """Run two models on one text, or one model on two, and compare their attention head by head.
@@ -71,17 +58,6 @@ def compare_maps(
             texts.
         text: the text to read.
         other_text: the second text, for one model; it must have as many tokens.
-        adapter: a folder in which PEFT has saved a LoRA adapter, which is merged into `b`.
-        ids, pair, target, image, truncate: further inputs, as in `attention_maps`.
-        stack: the stack of layers, if a model has several; None: `encoder`, or `cross` if a decoder
-            runs.
-        layers, heads: an index from 0, several, a range, or `0-3`; None or `all`: all.
-        sort: `change` or `largest`, by which heads are ranked when shown; `rows` keep their order.
-        reverse: rank the smallest first.
-        top: the number of heads to show.
-        tokenizer, image_processor: those of loaded models.
-        dtype: the dtype to run both in; None: as stored, but float32 instead of 16 bits.
-        device, memory: as in `attention_maps`.
         progress: called with the progress of the work.
 
     Returns:
@@ -94,30 +70,26 @@ def compare_maps(
     """
     if other_text is None and _is_text(b):
         b, text, other_text = None, b, text
+    adapter, sort = compared.adapter, compared.sort
     _check_options(b, other_text, adapter, sort)
-    one = _found(a, tokenizer, image_processor)
-    other = one if b is None else _found(b, tokenizer, image_processor)
+    one = _found(a, run)
+    other = one if b is None else _found(b, run)
     merged = None if adapter is None else read_adapter(adapter)
-    dtype, notices = _dtype_of(one, other, dtype)
-    options: dict[str, Any] = {
-        "ids": ids,
-        "pair": pair,
-        "target": target,
-        "image": image,
-        "truncate": truncate,
-        "layers": "all" if layers is None else layers,
-        "heads": "all" if heads is None else heads,
-        "stack": stack,
+    dtype, notices = _dtype_of(one, other, run.dtype)
+    names = ("ids", "pair", "target", "image", "truncate", "stack")
+    options = {name: getattr(compared, name) for name in names} | {
+        "layers": "all" if compared.layers is None else compared.layers,
+        "heads": "all" if compared.heads is None else compared.heads,
         "pool": "none",
         "dtype": dtype,
-        "device": device,
-        "memory": memory,
+        "device": run.device,
+        "memory": run.memory,
         "progress": progress,
     }
     of_a = attention_maps(one, text, **options)
     if merged is not None:
         with stage(progress, f"merging {merged.name} into {other.name} …"):
-            other = _adapted(other, merged, dtype, device)
+            other = _adapted(other, merged, dtype, run.device)
     of_b = attention_maps(other, text if other_text is None else other_text, **options)
     _check_comparable(of_a, of_b, two_texts=other_text is not None)
     table = MapDifferences(
@@ -132,8 +104,8 @@ def compare_maps(
         strongest={},
         notices=list(dict.fromkeys([*notices, *of_a.notices, *of_b.notices])),
         sort=sort,
-        reverse=reverse,
-        top=top,
+        reverse=compared.reverse,
+        top=compared.top,
     )
     for map_a, map_b in zip(of_a.maps, of_b.maps, strict=True):
         row, table.strongest[map_a.layer, map_a.head] = _compared(of_a, map_a, map_b)
@@ -167,11 +139,11 @@ def _is_text(b: Any) -> bool:
     return isinstance(b, str) and len(b.split()) > 1 and not Path(b).exists()
 
 
-def _found(model: Any, tokenizer: Any, image_processor: Any) -> Checkpoint:
+def _found(model: Any, run: MapRun) -> Checkpoint:
     """Find a model; tokenizer and image processor are for models that the user has loaded."""
     if model is None or isinstance(model, (str, Path, Checkpoint)):
         return find_model(model)
-    return find_model(model, tokenizer, image_processor)
+    return find_model(model, run.tokenizer, run.image_processor)
 
 
 def _adapted(checkpoint: Checkpoint, adapter: Adapter, dtype: str | None, device: str) -> Checkpoint:

@@ -13,9 +13,8 @@ from attnscope.model.maps.capture import HeadSelection
 from attnscope.model.maps.collect import bytes_of_maps, number_of_maps
 from attnscope.model.maps.metrics import N_PAIRS
 from attnscope.model.maps.pool import MAX_CELLS
-from attnscope.model.maps.pooled import Pooled
 from attnscope.model.maps.request import MapRequest
-from attnscope.model.run.memory_plan import Needs
+from attnscope.model.run.memory_plan import MemoryPlan, Needs
 from attnscope.model.run.open import OpenedModel
 from attnscope.model.run.tokenize import Reading
 
@@ -39,9 +38,13 @@ def is_pooled(request: MapRequest, config: Any, reading: Reading, selection: Hea
     if whole < most:
         return request.display.pools
     for needs_whole, what, hint in (
-        (request.steps, "the steps of a layer are whole tensors of queries and keys", "a shorter text"),
         (
-            request.verify,
+            request.parts.steps,
+            "the steps of a layer are whole tensors of queries and keys",
+            "a shorter text",
+        ),
+        (
+            request.parts.verify,
             "--verify needs whole maps of the model's own eager attention",
             "a shorter text, or fewer heads",
         ),
@@ -49,10 +52,10 @@ def is_pooled(request: MapRequest, config: Any, reading: Reading, selection: Hea
         if needs_whole:
             raise OptionError(f"{what}, and these maps take {bytes_text(whole)}.", hint=hint)
     if request.display.pool is None:
-        saved = ", and written whole by --save" if request.save else ""
+        saved = ", and written whole by --save" if request.parts.save else ""
         notify(f"whole maps would take {bytes_text(whole)}: they are pooled{saved}", important=True)
         return True
-    if request.display.pool == "none" and request.save and request.copies == 0:
+    if request.display.pool == "none" and request.parts.save and request.parts.copies == 0:
         return bytes_of_whole(request, config, reading, selection) > memory_budget(
             request.run.memory, "cpu"
         )
@@ -63,7 +66,7 @@ def bytes_of_whole(request: MapRequest, config: Any, reading: Reading, selection
     """Return the bytes of whole maps and of what is computed from them."""
     whole = bytes_of_maps(config, reading, selection) * (1 + request.keeps_weights)
     one = whole // number_of_maps(config, reading, selection)  # a copy of the one that is shown
-    return max(request.copies, 1) * whole + one
+    return max(request.parts.copies, 1) * whole + one
 
 
 def check_fits(
@@ -73,7 +76,7 @@ def check_fits(
     if pooled:
         opened.check_fits(_needs(request, opened, reading, selection), "reading", SHORTER)
         return
-    if request.page:
+    if request.parts.page:
         from attnscope.document.page.page import check_map_size
 
         check_map_size(n_tokens(request, reading))
@@ -93,22 +96,12 @@ def check_fits(
 
 
 def plan_pooling(
-    request: MapRequest, opened: OpenedModel, reading: Reading, selection: HeadSelection, stack: str
-) -> Pooled:
+    request: MapRequest, opened: OpenedModel, reading: Reading, selection: HeadSelection
+) -> MemoryPlan:
     """Divide the memory between a block of weights and the rest, and report how."""
     plan = opened.plan(_needs(request, opened, reading, selection), SHORTER)
     plan.report()
-    display = request.display
-    of_queries = display.query is not None or display.top
-    return Pooled(
-        str(display.pool) if display.pools else "max",
-        plan.block,
-        display.query,
-        display.top,
-        request.shown_selection(stack) if of_queries else None,
-        display.without_sink,
-        separators=separators(reading) if request.page else None,
-    )
+    return plan
 
 
 def n_tokens(request: MapRequest, reading: Reading) -> int:
@@ -130,4 +123,4 @@ def _needs(
     kept = 2 * 4 * min(n, MAX_CELLS) ** 2 * number_of_maps(opened.config, reading, selection)
     kept *= 1 + request.keeps_weights
     kept += 12 * n * (request.display.top or 0)
-    return opened.needs(1, n, kept=kept, pairs=N_PAIRS if request.page else 0)
+    return opened.needs(1, n, kept=kept, pairs=N_PAIRS if request.parts.page else 0)

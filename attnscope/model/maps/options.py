@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from attnscope.base.options import option
-from attnscope.model.files.indices import parse_indices
+from attnscope.model.files.indices import Indices, parse_indices
+from attnscope.model.heads.options import OrderOptions
 from attnscope.model.run.options import (
     STACK,
     DeviceAndDtype,
     StackName,
     Weigh,
+    heads_option,
+    ids_option,
+    layers_option,
     memory_option,
+    truncate_option,
 )
+
+SHOWN_STACK = "encoder; cross, if a decoder reads"
+"""The stack whose maps are shown by default."""
 
 
 class Pool(StrEnum):
@@ -27,27 +37,29 @@ class Pool(StrEnum):
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """The heads that are shown; layers and heads are arguments of `parse_indices`."""
+    """The heads that are shown."""
 
     PANEL = "Layer and head"
 
-    layers: str | None = option(
+    layers: Indices = option(
         "Layer, counted from 0; with an input also 0-3, 0,2 or all.",
         "--layer",
         metavar="N",
         shown="the first with attention",
         common=True,
         values="layers",
+        type=str | None,
     )
-    heads: str | None = option(
+    heads: Indices = option(
         "Head, counted from 0; with an input also 0-3, 0,2 or all.",
         "--head",
         metavar="N",
         shown="0",
         common=True,
         values="heads",
+        type=str | None,
     )
-    stack: StackName | None = option(STACK, shown="encoder; cross, if a decoder reads")
+    stack: StackName | None = option(STACK, shown=SHOWN_STACK)
 
     @property
     def layer_numbers(self) -> list[int] | None:
@@ -79,20 +91,19 @@ class View:
 
     PANEL = "View"
 
-    query: Any = option(
+    query: int | str | None = option(
         "Show only the weights of one query, key by key: its position, or a token that occurs once.",
         metavar="I",
-        parser=str,
+        type=str | None,
         common=True,
     )
     without_sink: bool = option(
-        "Ignore the first token and special tokens in --top and in the colour scale; with --by segment,"
-        " the first token is a segment of its own.",
+        "Ignore the first token and special tokens in {top} and in the colour scale.",
         default=False,
     )
     pool: Pool | None = option(
         "Reduce maps to at most 256 × 256 cells of their max or mean weight; none: keep whole maps.",
-        shown="max for maps above 256 MiB; --save keeps them whole",
+        shown="max for maps above 256 MiB; a saved file has whole ones",
     )
 
 
@@ -119,7 +130,87 @@ class ShownOptions(View):
 
 
 @dataclass(frozen=True)
-class MapRun(DeviceAndDtype):
-    """The device, dtype and memory of a run."""
+class MapParts:
+    """What is shown in addition to the maps, and in Python, what is kept."""
 
-    memory: str | None = memory_option()
+    PANEL = View.PANEL
+
+    steps: bool = option(
+        "Show the layer's attention step by step: Q, K, V, scores, mask, attention, x_raw.",
+        default=False,
+        common=True,
+    )
+    verify: bool = option(
+        "Compare the maps with transformers' own; exit with status 1 if they differ.",
+        default=False,
+        common=True,
+    )
+    stats: bool = option(
+        "Compute six statistics of each tensor of the steps, too.", default=False, python_only=True
+    )
+    keep: bool | Collection[str] = option(
+        "Keep the tensors of the steps: all, or those with these names.",
+        default=False,
+        python_only=True,
+    )
+    page: bool = option(
+        'Collect everything that a page shows, so that `maps.save("x.html")` has the other heads and'
+        " stacks, too, and ranks them.",
+        default=False,
+        python_only=True,
+    )
+    save: str | Path | None = option(
+        "A .safetensors, .npz or .pt file, to which whole maps are written while they are computed, if"
+        " they are pooled; otherwise nothing is written here, and `maps.save` writes it.",
+        python_only=True,
+    )
+    force: bool = option("Replace that file if it exists.", default=False, python_only=True)
+    copies: int = option(
+        "The memory to reserve for later copies, in multiples of the size of whole maps.",
+        default=1,
+        python_only=True,
+    )
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """The layer whose attention is traced, and what is kept of its tensors."""
+
+    layer: int | None = option("The layer, counted from 0.", min=0, shown="the first with attention")
+    stack: StackName | None = option(STACK, shown=SHOWN_STACK)
+    stats: bool = option("Compute six statistics of each tensor, too.", default=False)
+    keep: bool | Collection[str] = option(
+        "Keep the tensors: all, or those with these names.", default=False
+    )
+    verify: bool = option("Compare the layer's maps with transformers' own, too.", default=False)
+
+
+@dataclass(frozen=True)
+class ComparedHeads:
+    """The inputs of two models, and the heads that are compared."""
+
+    adapter: str | Path | None = option(
+        "A folder in which PEFT has saved a LoRA adapter, which is merged into `b`."
+    )
+    ids: str | Sequence[int] | None = ids_option()
+    pair: str | None = option("The second text of a pair.")
+    target: str | None = option("The decoder's text, for an encoder-decoder model.")
+    image: Any = option("An image, for a vision model.")
+    truncate: bool = truncate_option()
+    stack: StackName | None = option(STACK, shown=SHOWN_STACK)
+    layers: Indices = layers_option()
+    heads: Indices = heads_option()
+
+
+@dataclass(frozen=True)
+class ComparedMaps(OrderOptions, ComparedHeads):
+    """The same, and their order."""
+
+
+@dataclass(frozen=True)
+class MapRun(DeviceAndDtype):
+    """The device, dtype and memory of a run; and in Python, what belongs to a loaded model."""
+
+    memory: str | int | None = memory_option()
+    tokenizer: Any = option("The tokenizer of a loaded model.", python_only=True)
+    image_processor: Any = option("The image processor of a loaded model.", python_only=True)

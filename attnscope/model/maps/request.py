@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.base.errors import OptionError, warn_unused
-from attnscope.model.maps.options import HeadOptions, MapRun, Pool, ShownOptions
-from attnscope.model.run.options import ReadOptions, Weigh
+from attnscope.model.maps.options import HeadOptions, MapParts, MapRun, ShownOptions
+from attnscope.model.run.options import ReadOptions
 
 if TYPE_CHECKING:
     from attnscope.model.maps.capture import HeadSelection
@@ -22,30 +22,23 @@ class MapRequest:
     inputs: ReadOptions
     heads: HeadOptions
     display: ShownOptions
+    parts: MapParts
     run: MapRun
-    #: whether the attention of a layer is shown step by step.
-    steps: bool = False
-    #: whether the steps include six statistics of their values.
-    stats: bool = False
-    #: the tensors of the steps to keep: all, or those with these names.
-    keep: bool | Collection[str] = False
-    verify: bool = False
-    page: bool = False
-    #: the file for whole maps, written while they are computed if maps are pooled.
-    save: Path | None = None
-    force: bool = False
-    #: the memory for whole maps, in multiples of their size; 0: they are not needed.
-    copies: int = 1
+
+    @property
+    def file(self) -> Path | None:
+        """The file for whole maps."""
+        return None if self.parts.save is None else Path(self.parts.save)
 
     @property
     def saves_whole(self) -> bool:
         """Whether whole maps are saved: a file has pooled ones only on request."""
-        return self.save is not None and not self.display.pools
+        return self.parts.save is not None and not self.display.pools
 
     @property
     def keeps_weights(self) -> bool:
         """Whether the weights themselves are needed beside numbers computed from them."""
-        return self.display.weigh is not None and (self.page or self.verify)
+        return self.display.weigh is not None and (self.parts.page or self.parts.verify)
 
     def check(self) -> None:
         """Raise an AttnscopeError for mistakes that need no model to be known; warn of idle options."""
@@ -57,13 +50,6 @@ class MapRequest:
         for fails, message, hint in self._conflicts():
             if fails:
                 raise OptionError(message, hint=hint)
-        for option, count in (("--top", self.display.top), ("--generate", self.inputs.generate)):
-            if count is not None and count < 1:
-                raise OptionError(f"{option} is {count}, but must be 1 or more.")
-        if self.display.pool not in (None, *Pool):
-            raise OptionError(f"there is no --pool {self.display.pool}.", hint=", ".join(Pool))
-        if self.display.weigh not in (None, *Weigh):
-            raise OptionError(f"there is no --weigh {self.display.weigh}.", hint=", ".join(Weigh))
         of_texts = {
             "--truncate": self.inputs.truncate,
             "--pool": self.display.pool,
@@ -74,10 +60,10 @@ class MapRequest:
             (no_text and value, name, "the input is a picture") for name, value in of_texts.items()
         )
         check_device_name(self.run.device)
-        if self.save is not None:
+        if self.file is not None:
             from attnscope.document.tensor_file import check_target
 
-            check_target(self.save, force=self.force, dtypes=[])
+            check_target(self.file, force=self.parts.force, dtypes=[])
 
     def _conflicts(self) -> Iterator[tuple[object, str, str | None]]:
         """Yield for each contradiction whether it holds, the error, and a hint."""
@@ -112,7 +98,7 @@ class MapRequest:
         message = f"--rollout takes the mean over all heads, and --head is {heads.heads}."
         yield rollout and heads.heads is not None, message, "leave out --head"
         message = "--steps shows one layer's attention, and --rollout multiplies several."
-        yield rollout and self.steps, message, "one of the two"
+        yield rollout and self.parts.steps, message, "one of the two"
         message = f"--rollout multiplies whole maps, and --pool {display.pool} pools them."
         yield rollout and display.pools, message, "--rollout without --pool"
         message = (
@@ -123,8 +109,12 @@ class MapRequest:
 
     def _conflicts_of_display(self) -> Iterator[tuple[object, str, str | None]]:
         """Yield the same for the options of display."""
-        display, heads, steps = self.display, self.heads, self.steps
-        yield self.stats and not steps, "--stats applies to the steps of a layer.", "--steps --stats"
+        display, heads, steps = self.display, self.heads, self.parts.steps
+        yield (
+            self.parts.stats and not steps,
+            "--stats applies to the steps of a layer.",
+            "--steps --stats",
+        )
         message = "--steps shows whole tensors, and --pool shows pooled maps."
         yield steps and display.pools, message, "one of the two"
         message = "--steps shows whole tensors, and --without-sink leaves out keys."
@@ -151,9 +141,9 @@ class MapRequest:
         """Return the heads of a stack to collect; a page of a single selected head needs all."""
         from attnscope.model.maps.capture import HeadSelection
 
-        if self.page and self.display.rollout:
+        if self.parts.page and self.display.rollout:
             return HeadSelection(stack, rollout=True)
-        if not self.page:
+        if not self.parts.page:
             return self.shown_selection(stack)
         if self.heads.one_head:
             return HeadSelection(self.heads.stack)

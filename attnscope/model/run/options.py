@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -83,34 +84,27 @@ def memory_option() -> Any:
 
 
 @dataclass(frozen=True)
-class PromptContent:
+class ReadOptions:
     """What a model reads, and how much it writes."""
 
     PANEL = "Input"
 
     text: str | None = option("Run the model on this text, and show its attention.", common=True)
-    file: Path | None = option("Use the content of a file as the text.", metavar="FILE", common=True)
-    image: list[Path] | None = option(
-        "An image, for a vision model; with --text, what its answer reads.",
-        metavar="FILE",
-        common=True,
+    file: str | Path | None = option(
+        "Use the content of a file as the text.", metavar="FILE", common=True, type=Path | None
+    )
+    image: Any = option(
+        "An image, for a vision model.", metavar="FILE", common=True, type=list[Path] | None
     )
     generate: int | None = option(
         "Generate N more tokens, and show what they attend to.",
         metavar="N",
         min=1,
-        shown="20, if the answer is shown",
         common=True,
     )
     truncate: bool = truncate_option()
-
-
-@dataclass(frozen=True)
-class ReadOptions(PromptContent):
-    """The inputs of a model."""
-
-    ids: str | None = ids_option()
-    tokens: str | None = tokens_option()
+    ids: str | Sequence[int] | None = ids_option()
+    tokens: str | Sequence[str] | None = tokens_option()
     pair: str | None = option("The second text of a pair.", metavar="TEXT", common=True)
     target: str | None = option("The decoder's text, for an encoder-decoder model.", metavar="TEXT")
 

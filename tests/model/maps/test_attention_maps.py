@@ -432,7 +432,7 @@ def test_progress_is_told_and_ends(folders):
         ({"text": "a", "heads": "all", "top": 1}, OptionError, "top is for one head, and layers=0"),
         ({"text": "a", "layers": -1}, OptionError, "layers is -1, but takes numbers from 0"),
         ({"text": "a", "layers": []}, OptionError, r"layers is \[\], but takes numbers"),
-        ({"text": "a", "pool": "median"}, OptionError, "there is no pool median"),
+        ({"text": "a", "pool": "median"}, OptionError, "pool is 'median', but takes"),
         ({"text": "a", "top": 0}, OptionError, "top is 0, but takes numbers from 1"),
         ({"text": "a", "device": "gpu"}, OptionError, "'gpu' is not a device"),
         ({"text": "a", "device": "meta"}, OptionError, "device meta computes no values"),

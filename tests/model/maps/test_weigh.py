@@ -264,7 +264,7 @@ def test_a_saved_file_says_what_its_numbers_are(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"weigh": "norm"}, "there is no weigh norm"),
+        ({"weigh": "norm"}, "weigh is .norm., but takes .value."),
         ({"weigh": "value", "steps": True}, "steps shows the weights themselves"),
     ],
 )

@@ -33,7 +33,8 @@ from attnscope.model.effects.result import HeadEffects as HeadEffects
 from attnscope.model.files.indices import Indices
 from attnscope.model.files.result import HeadWeights as HeadWeights
 from attnscope.model.files.result import WeightSlice as WeightSlice
-from attnscope.model.heads.measure_heads import measure_heads as measure_heads
+from attnscope.model.heads.measure_heads import Sources
+from attnscope.model.heads.options import Needles
 from attnscope.model.heads.result import HeadRow as HeadRow
 from attnscope.model.heads.result import HeadTable as HeadTable
 from attnscope.model.maps.differences import MapDifferences as MapDifferences

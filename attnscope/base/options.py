@@ -347,7 +347,7 @@ def with_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
     own, names = grouped.parameters, function.__globals__
     kinds = {name: names.get(each.annotation) for name, each in own.items()}
     groups = {name: kind for name, kind in kinds.items() if _is_group(kind)}
-    flat = Signature(list(_parameters(own, groups)))
+    flat = Signature(list(_parameters(own, groups)), return_annotation=grouped.return_annotation)
 
     @wraps(function)
     def call(*args: Any, **arguments: Any) -> Any:

@@ -7,13 +7,7 @@ from attnscope.base.options import keywords
 from attnscope.base.process.launch import is_first
 from attnscope.cli.options import FigureOptions, Format, ModelName, TableOptions, expanded
 from attnscope.cli.output import notices_shown, print_heads, shown_progress
-from attnscope.model.heads.options import (
-    MeasuredHeads,
-    MeasurementRun,
-    MetricOptions,
-    OrderOptions,
-    TextOptions,
-)
+from attnscope.model.heads.options import MeasuredHeads, MeasurementRun, TextOptions
 
 EXAMPLES = {
     'attnscope heads minilm --text "The cat sat."': "what every head attends to in a text",
@@ -28,9 +22,7 @@ EXAMPLES = {
 def heads(
     model: ModelName,
     reads: TextOptions,
-    metrics: MetricOptions,
-    order: OrderOptions,
-    selection: MeasuredHeads,
+    measured: MeasuredHeads,
     run: MeasurementRun,
     files: FigureOptions,
     output: TableOptions,
@@ -40,7 +32,7 @@ def heads(
 
     _check_output(files, output)
     with notices_shown(), shown_progress() as show:
-        options = keywords(reads, metrics, order, selection, run)
+        options = keywords(reads, measured, run)
         table = measure_heads(model, **options, page=files.page is not None, progress=show)
     if is_first():
         print_heads(table, files, output)

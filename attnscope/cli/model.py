@@ -19,7 +19,7 @@ from attnscope.cli.output import refuse_in_csv
 from attnscope.cli.weights import print_weights
 from attnscope.model.answers.options import AnswerOptions
 from attnscope.model.maps.options import HeadOptions, MapParts, MapRun, ShownOptions
-from attnscope.model.run.options import ReadOptions
+from attnscope.model.run.options import ReadOptions, device_option, dtype_option
 
 EXAMPLES = {
     "attnscope model minilm --layer 0 --head 0": "the weights of one head",
@@ -56,6 +56,14 @@ class ModelOptions(MapParts):
         default=False,
         common=True,
     )
+
+
+@dataclass(frozen=True)
+class ModelRun(MapRun):
+    """The device, dtype and memory of a run."""
+
+    dtype: str | None = dtype_option(common=False)
+    device: str = device_option(common=False)
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,7 @@ def model(
     shown: ShownOptions,
     more: ModelOptions,
     about: AnswerOptions,
-    run: MapRun,
+    run: ModelRun,
     output: ModelOutput,
 ) -> int:
     """Run `attnscope model` and return its exit status."""

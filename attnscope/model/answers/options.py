@@ -79,13 +79,13 @@ class AnswerOptions:
     messages: Any = option(
         "A chat: .json with messages of role and content, and tools, documents.",
         metavar="FILE",
-        common=True,
+        common=("answer",),
         type=Path | None,
     )
     replay: Any = option(
         "An answer that vLLM, llama.cpp or another server returned: .json, or a stream.",
         metavar="FILE",
-        common=True,
+        common=("answer",),
         type=Path | None,
     )
     choice: int | None = option(

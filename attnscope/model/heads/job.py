@@ -13,7 +13,7 @@ from attnscope.model.heads.corpus import Corpus, IterableCorpus
 from attnscope.model.heads.corpus_run import CorpusRun
 from attnscope.model.heads.measurer import HeadMeasurer
 from attnscope.model.heads.metrics import METRICS, NEED_TOKENS
-from attnscope.model.heads.options import MeasurementRun, OrderOptions, TextOptions
+from attnscope.model.heads.options import MeasuredHeads, MeasurementRun, TextOptions
 from attnscope.model.heads.processes import ProcessGroup
 from attnscope.model.heads.result import HeadTable
 from attnscope.model.heads.resume import fingerprint
@@ -47,7 +47,7 @@ class MeasurementJob:
         inputs: TextOptions,
         selection: Selection,
         run: MeasurementRun,
-        order: OrderOptions,
+        order: MeasuredHeads,
         group: ProcessGroup,
         opened: OpenedModel,
     ) -> None:
@@ -139,7 +139,7 @@ class MeasurementJob:
                 f"process {rank} has different weights for {self.name} than process 0.",
                 hint="a folder shared by all machines, or the same revision on each",
             )
-        accumulator = corpus_run.run(self.run.checkpoint, settings)
+        accumulator = corpus_run.run(self.run.file, settings)
         n_layer = {stack: n for stack, (n, _) in accumulator.layers.items()}
         self.selection.check(self.name, n_layer, accumulator.heads)
         state, table = corpus_run.state, self._table(accumulator)

@@ -2,67 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import FileError, OptionError
-from attnscope.base.options import group_of
+from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
 from attnscope.base.text import shortened
-from attnscope.model.files.indices import Indices, parse_indices
+from attnscope.model.files.indices import parse_indices
 from attnscope.model.heads.options import (
+    MeasuredHeads,
     MeasurementRun,
-    OrderOptions,
     TextOptions,
     check_needle_options,
     check_options,
 )
 from attnscope.model.heads.result import IN_A_PAGE, HeadTable
-from attnscope.model.run.options import Weigh
 
 if TYPE_CHECKING:
     from attnscope.model.heads.corpus import Corpus, IterableCorpus
     from attnscope.model.heads.job import MeasurementJob
-    from attnscope.model.heads.needles import Needles
     from attnscope.model.heads.processes import ProcessGroup
     from attnscope.model.maps.result import AttentionMaps
 
 Sources = str | Path | Iterable[str | Mapping[str, Any]]
 
 
+@with_keywords
 def measure_heads(
     model: Any,
     texts: Sources | None = None,
     *,
-    metrics: str | Sequence[str] | None = None,
-    file: str | Path | None = None,
-    corpus: str | Path | None = None,
-    field: str | None = None,
-    ids: str | Sequence[int] | None = None,
-    tokens: str | Sequence[str] | None = None,
-    target: str | None = None,
-    target_field: str | None = None,
-    needle: Needles | None = None,
-    generate: int | None = None,
-    max_length: int | None = None,
-    truncate: bool = False,
-    special: bool = True,
-    without_sink: bool = False,
-    weigh: str | None = None,
-    sort: str | None = None,
-    reverse: bool = False,
-    top: int | None = None,
-    stack: str | None = None,
-    layers: Indices = None,
-    heads: Indices = None,
-    tokenizer: Any = None,
-    dtype: str | None = None,
-    device: str = "cpu",
-    device_map: str | None = None,
-    memory: str | int | None = None,
-    batch_tokens: int | None = None,
-    checkpoint: str | Path | None = None,
+    inputs: TextOptions,
+    measured: MeasuredHeads,
+    run: MeasurementRun,
     page: bool = False,
     progress: Progress = silent,
 ) -> HeadTable:
@@ -76,46 +51,16 @@ def measure_heads(
     queries. Ctrl-C ends a run over a corpus, and returns the metrics of the texts measured so far, with
     `partial` True. Under torchrun, processes share a corpus, and each returns the table of all.
 
+    A text with a needle, which the model is to find, is an object with `text`, `needle` (a part of it,
+    or its first and end characters), and perhaps `question`, which follows, and `answer`, which the
+    model is made to write. The only metric is `retrieval`. With `without_sink` or `weigh="value"`, the
+    weights of a query are rescaled to sum to 1. See `HeadTable.metrics` for the meanings of metrics.
+
     Args:
         model: `minilm`, a folder, a name on the hub, or a model that transformers has loaded, which
-            stays exactly as it is.
+            stays exactly as it is, and on its device unless `device` is not `cpu`.
         texts: a text; or a corpus: an iterable of strings, or of objects (such as rows of a data set)
             with a field that is a string; or the `Path` of a file, as for `corpus`.
-        metrics: the names of metrics; None: all. See `HeadTable.metrics` for their meanings.
-        file: a file to read as one text.
-        corpus: a file of many texts: .txt (a line each), .jsonl (an object each), either with .gz; `-`
-            for standard input.
-        field: the field of each object that is its text; None: `text`.
-        ids, tokens: token ids, or entries of the vocabulary, to read instead of a text, unchanged.
-        target: the decoder's input in an encoder-decoder model, for a single text.
-        target_field: the field of each object that is the decoder's input.
-        needle: texts with needles, which the model is to find: a .jsonl file, or objects with `text`,
-            `needle` (a part of it, or its first and end characters), and perhaps `question`, which
-            follows, and `answer`, which the model is made to write. The only metric is `retrieval`.
-        generate: the most tokens that the model writes to find a needle; None: 50.
-        max_length: the number of tokens to truncate texts to; None: 4096 for a corpus, or the model's
-            limit.
-        truncate: whether to truncate a single text that is too long instead of raising an error.
-        special: whether [CLS], [SEP] and the like count as queries.
-        without_sink: leave the first token and special ones out of the keys; the weights of the others
-            are rescaled to sum to 1.
-        weigh: `value`: multiply each weight α_ij by ‖v_j W_O^h‖, the norm of what the value of key j
-            adds to the output, and rescale the products of a query to sum to 1.
-        sort: the metric by which heads are ranked when shown, largest first; `rows` keep their order.
-        reverse: rank the smallest first.
-        top: the number of heads to show.
-        stack: the stack of layers, if a model has several: `encoder`, `decoder`, `cross`, `text`, …;
-            None: all that run.
-        layers, heads: an index from 0, several, a range, or `0-3`; None or `all`: all.
-        tokenizer: the tokenizer of a loaded model.
-        dtype: the dtype to run in, such as `bfloat16`; None: as stored.
-        device: the device to run on; a loaded model stays on its own, unless this is not `cpu`. Under
-            torchrun, `cuda` is a different GPU for each process.
-        device_map: `auto`: divide the model among all devices, with accelerate.
-        memory: the memory of a run beside the model's weights: bytes, or `2G`; None: 80 % of the free
-            memory.
-        batch_tokens: the number of tokens in a batch of a corpus; None: 4096, on a GPU 16384.
-        checkpoint: a .npz file to save a run over a corpus in, and to resume it from, if it exists.
         page: collect the maps of one short text, too, which `table.save("x.html")` shows.
         progress: called with the progress of the work.
 
@@ -140,38 +85,25 @@ def measure_heads(
     from attnscope.model.run.open import open_model
 
     if isinstance(texts, Path):
-        corpus, texts = texts if corpus is None else corpus, None
-    arguments = locals()
-    inputs = group_of(
-        TextOptions,
-        arguments,
-        file=None if file is None else Path(file),
-        corpus=None if corpus is None else str(corpus),
-    )
-    run = group_of(
-        MeasurementRun, arguments, checkpoint=None if checkpoint is None else Path(checkpoint)
-    )
-    if weigh not in (None, *Weigh):
-        raise OptionError(f"there is no --weigh {weigh}.", hint=", ".join(Weigh))
-    known = METRICS if needle is None else [RETRIEVAL]
+        inputs = replace(inputs, texts=None, corpus=inputs.corpus or texts)
+    known = METRICS if inputs.needle is None else [RETRIEVAL]
     selection = Selection(
-        metric_names(metrics, sort, known),
-        stack,
-        parse_indices("--layer", layers),
-        parse_indices("--head", heads),
-        special,
-        without_sink,
-        None if weigh is None else str(weigh),
+        metric_names(measured.metrics, measured.sort, known),
+        measured.stack,
+        parse_indices("--layer", measured.layers),
+        parse_indices("--head", measured.heads),
+        inputs.special,
+        measured.without_sink,
+        measured.weigh and str(measured.weigh),
     )
-    order = group_of(OrderOptions, arguments)
-    check_options(inputs, run, order)
+    check_options(inputs, run, measured)
     _check_files(run)
-    if needle is not None:
+    if inputs.needle is not None:
         check_needle_options(inputs, run, selection)
         check_imports(transformers=True)
         return_freed_memory()
         with kept_verbosity(), kept_random_state(run.device):
-            table = measure_needles(model, needle, inputs, selection, run, order, tokenizer, progress)
+            table = measure_needles(model, inputs.needle, inputs, selection, run, measured, progress)
         table.why_no_maps = "each trial has its own maps" if page else None
         return table
     corpus_texts = _open_corpus(inputs)
@@ -180,10 +112,10 @@ def measure_heads(
     check_imports(transformers=True)
     with process_group(run.device) as group:
         _check_same(corpus_texts, group)
-        options: dict[str, Any] = {"dtype": run.dtype, "memory": run.memory, "tokenizer": tokenizer}
+        options: dict[str, Any] = {"dtype": run.dtype, "memory": run.memory, "tokenizer": run.tokenizer}
         shown = progress if group.is_first else silent
         with open_model(model, group.device, progress=shown, **options) as opened:
-            job = MeasurementJob(inputs, selection, run, order, group, opened)
+            job = MeasurementJob(inputs, selection, run, measured, group, opened)
             job.load(text)
             table = job.measure_text(text) if corpus_texts is None else job.measure_corpus(corpus_texts)
             if page and group.is_first:
@@ -197,10 +129,10 @@ def _check_files(run: MeasurementRun) -> None:
     from attnscope.base.process.files import check_file
 
     check_device_name(run.device)
-    if run.checkpoint is not None:
-        inside = f"--checkpoint {run.checkpoint / 'run.npz'}"
+    if run.file is not None:
+        inside = f"--checkpoint {run.file / 'run.npz'}"
         options: dict[str, Any] = {"suffixes": (".npz",), "kind": "a run", "inside": inside}
-        check_file(run.checkpoint, force=True, streams=False, **options)
+        check_file(run.file, force=True, streams=False, **options)
 
 
 def _open_corpus(inputs: TextOptions) -> Corpus | IterableCorpus | None:
@@ -208,7 +140,7 @@ def _open_corpus(inputs: TextOptions) -> Corpus | IterableCorpus | None:
     from attnscope.model.heads.corpus import IterableCorpus, open_corpus
 
     if inputs.corpus is not None:
-        return open_corpus(inputs.corpus, inputs.field, inputs.target_field)
+        return open_corpus(str(inputs.corpus), inputs.field, inputs.target_field)
     if inputs.texts is not None and not isinstance(inputs.texts, str):
         if not isinstance(inputs.texts, Iterable) or getattr(inputs.texts, "shape", None) == ():
             raise OptionError(
@@ -229,7 +161,7 @@ def _text(model: Any, inputs: TextOptions) -> str:
         limit = longest_text(find_model(model).config())
         if inputs.max_length is not None:
             limit = min(inputs.max_length, limit or inputs.max_length)
-        text = text_of_file(inputs.file, limit, truncate=inputs.truncate)
+        text = text_of_file(Path(inputs.file), limit, truncate=inputs.truncate)
     from attnscope.model.run.tokenize import check_text
 
     for option, value in ((inputs.name, text), ("--target", inputs.target)):

@@ -16,7 +16,6 @@ own (there, within a prompt).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ from attnscope.base.text import shortened
 from attnscope.base.units import counted
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.heads.metrics import RETRIEVAL, retrieval
-from attnscope.model.heads.options import MeasurementRun, OrderOptions, TextOptions
+from attnscope.model.heads.options import MeasuredHeads, MeasurementRun, Needles, TextOptions
 from attnscope.model.heads.result import HeadTable
 from attnscope.model.heads.selection import Selection
 from attnscope.model.heads.statistics import Accumulator
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 TOKENS = 50  #: the most tokens of an answer unless `--generate` says otherwise, as in the paper's code
 
-Needles = str | Path | Iterable[Mapping[str, Any]]
 FIELDS = {
     "text": ("text",),
     "context": ("text",),
@@ -149,8 +147,7 @@ def measure_needles(
     inputs: TextOptions,
     selection: Selection,
     run: MeasurementRun,
-    order: OrderOptions,
-    tokenizer: Any,
+    order: MeasuredHeads,
     progress: Progress,
 ) -> HeadTable:
     """Score every head by how much of a needle it copies, over one trial or many."""
@@ -163,7 +160,7 @@ def measure_needles(
     trials = read_trials(needles)
     writes = any(trial.answer is None for trial in trials)
     warn_unused([(inputs.generate and not writes, "--generate", "the file gives every answer")])
-    checkpoint = find_model(model, tokenizer)
+    checkpoint = find_model(model, run.tokenizer)
     device = device_of(checkpoint, run.device)
     with stage(progress, f"loading {checkpoint.name} …"), without_garbage_collection():
         config = load_config(checkpoint)

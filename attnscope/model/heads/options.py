@@ -1,18 +1,16 @@
-"""The options of measuring heads, which `attnscope heads` and `measure_heads` share.
-
-In Python, `texts` may be an iterable, and `ids`, `tokens`, `layers`, `heads` and `metrics` lists.
-"""
+"""The options of measuring heads, which `attnscope heads` and `measure_heads` share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError, warn_unused
 from attnscope.base.options import option, refuse
 from attnscope.base.process.launch import launched
+from attnscope.model.files.indices import Indices
 from attnscope.model.heads.metrics import METRICS
 from attnscope.model.run.options import (
     STACK,
@@ -31,6 +29,8 @@ from attnscope.model.run.options import (
 if TYPE_CHECKING:
     from attnscope.model.heads.selection import Selection
 
+Needles = str | Path | Iterable[Mapping[str, Any]]
+
 MAX_LENGTH = 4096
 """The default number of tokens to which a text of a corpus is truncated."""
 
@@ -41,23 +41,22 @@ class TextOptions:
 
     PANEL = "Input"
 
-    texts: str | None = option(
-        "Run the model on this text.",
-        "--text",
-        metavar="TEXT",
-        common=True,
+    texts: Any = option(
+        "Run the model on this text.", "--text", metavar="TEXT", common=True, type=str | None
     )
-    file: Path | None = option(
+    file: str | Path | None = option(
         "Use the content of a file as the text, of any length.",
         metavar="FILE",
         common=True,
+        type=Path | None,
     )
-    ids: str | None = ids_option()
-    tokens: str | None = tokens_option()
-    corpus: str | None = option(
+    ids: str | Sequence[int] | None = ids_option()
+    tokens: str | Sequence[str] | None = tokens_option()
+    corpus: str | Path | None = option(
         "Many texts: .txt (one per line), .jsonl (one object per line), also with .gz; - is stdin.",
         metavar="FILE",
         common=True,
+        type=str | None,
     )
     field: str | None = option(
         "The field of a .jsonl object with the text.", metavar="NAME", shown="text"
@@ -68,13 +67,14 @@ class TextOptions:
     target_field: str | None = option(
         "The field of a .jsonl object with the decoder's text.", metavar="NAME"
     )
-    needle: Path | None = option(
-        'Which heads copy a needle into the answer: .jsonl, {"text": …, "needle": …} per line.',
+    needle: Needles | None = option(
+        'Which heads copy a needle into the answer; .jsonl, {"text": …, "needle": …} per line.',
         metavar="FILE",
         common=True,
+        type=Path | None,
     )
     generate: int | None = option(
-        "With --needle, let the model write up to N tokens.", metavar="N", min=1, shown="50"
+        "With {needle}, let the model write up to N tokens.", metavar="N", min=1, shown="50"
     )
     max_length: int | None = option(
         "Truncate longer texts to N tokens.",
@@ -130,12 +130,13 @@ class MetricOptions:
         metavar="value",
         common=True,
     )
-    metrics: str | None = option(
-        f"Measure only these: {', '.join(METRICS)}.",
+    metrics: str | Sequence[str] | None = option(
+        f"Measure only some; there are {', '.join(METRICS)}.",
         metavar="NAME,…",
         shown="all",
         common=True,
         values="metrics",
+        type=str | None,
     )
 
 
@@ -156,14 +157,12 @@ class OrderOptions:
 
 
 @dataclass(frozen=True)
-class MeasuredHeads:
-    """The heads to measure."""
-
-    PANEL = "View"
+class MeasuredHeads(OrderOptions, MetricOptions):
+    """The metrics, the heads to measure, and their order."""
 
     stack: StackName | None = option(STACK, shown="all that run", metavar="STACK")
-    layers: str | None = layers_option()
-    heads: str | None = heads_option()
+    layers: Indices = layers_option()
+    heads: Indices = heads_option()
 
 
 @dataclass(frozen=True)
@@ -177,31 +176,29 @@ class MeasurementRun:
     device_map: str | None = option(
         "Split the model across all devices, with accelerate.", metavar="auto"
     )
-    memory: str | None = memory_option()
+    memory: str | int | None = memory_option()
     batch_tokens: int | None = option(
         "Tokens of a corpus in one batch.",
         metavar="N",
         min=1,
         shown="4096; 16384 on a GPU",
     )
-    checkpoint: Path | None = option(
-        "Save the progress of a run over a corpus, and resume from this file if it exists.",
+    checkpoint: str | Path | None = option(
+        "Save the progress of a run over a corpus; resume from this file if it exists.",
         metavar="FILE.npz",
         common=True,
+        type=Path | None,
     )
+    tokenizer: Any = option("The tokenizer of a loaded model.", python_only=True)
+
+    @property
+    def file(self) -> Path | None:
+        """The file of the run's progress."""
+        return None if self.checkpoint is None else Path(self.checkpoint)
 
 
 def check_options(inputs: TextOptions, run: MeasurementRun, order: OrderOptions) -> None:
     """Raise an OptionError for options that contradict each other; warn of those without effect."""
-    counts = {
-        "max-length": inputs.max_length,
-        "top": order.top,
-        "batch-tokens": run.batch_tokens,
-        "generate": inputs.generate,
-    }
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise OptionError(f"--{name} is {count}, but must be 1 or more.")
     for fails, message, hint in _conflicts(inputs, run):
         if fails:
             raise OptionError(message, hint=hint)

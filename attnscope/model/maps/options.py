@@ -92,7 +92,7 @@ class View:
     PANEL = "View"
 
     query: int | str | None = option(
-        "Show only the weights of one query, key by key: its position, or a token that occurs once.",
+        "Show only the weights of one query, key by key; its position, or a token that occurs once.",
         metavar="I",
         type=str | None,
         common=True,
@@ -136,7 +136,7 @@ class MapParts:
     PANEL = View.PANEL
 
     steps: bool = option(
-        "Show the layer's attention step by step: Q, K, V, scores, mask, attention, x_raw.",
+        "Show the layer's attention step by step; Q, K, V, scores, mask, attention, x_raw.",
         default=False,
         common=True,
     )

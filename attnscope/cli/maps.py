@@ -86,22 +86,20 @@ def print_maps(
         raise OptionError(
             f"--show is for one head, and {heads} are several.", hint="--layer 0 --head 0 --show …"
         )
-    map_alone = output.format in (Format.TABLE, Format.MARKDOWN) and not (
-        view.top or parts.steps or parts.verify
-    )
-    is_written = output.save or output.plot or output.page
+    output.check_drawings("attention.html")
+    drawn = output.plot is not None or output.page is not None
+    map_alone = not (view.top or parts.steps or parts.verify)
     warn_unused(
         [
-            (output.force and not is_written, "--force", "no file is written"),
-            (output.wide and map_alone, "--wide", "a map has no columns"),
+            (output.force and not (output.save or drawn), "--force", "no file is written"),
+            (
+                output.wide and map_alone and output.format in (Format.TABLE, Format.MARKDOWN),
+                "--wide",
+                "a map has no columns",
+            ),
         ]
     )
     replace(output, force=output.force and output.save is not None).check([])
-    output.check_drawings("attention.html")
-    drawn = output.plot is not None or output.page is not None
-    copies = max(COPIES_OF_A_FORMAT.get(output.format, 1), COPIES_OF_A_PICTURE if drawn else 0)
-    if output.format is Format.TABLE and not drawn and not output.show:
-        copies = 0
     parts = replace(
         parts,
         stats=output.stats,
@@ -109,14 +107,11 @@ def print_maps(
         page=output.page is not None,
         save=output.save,
         force=output.force,
-        copies=copies,
+        copies=_copies(output, drawn=drawn),
     )
     with shown_progress() as progress, notices_shown():
-        maps = attention_maps(
-            model,
-            **keywords(inputs, heads, view, parts, run),
-            progress=progress,
-        )
+        options = keywords(inputs, heads, view, parts, run)
+        maps = attention_maps(model, **options, progress=progress)
     if maps.whole_file is not None:
         size = maps.whole_file.stat().st_size
         output.tell_written(len(maps.maps), size, f"whole maps of {maps.size_text} weights")
@@ -127,10 +122,25 @@ def print_maps(
         draw(maps, output.plot, output.page, lambda: contents, force=output.force)
 
     if maps.steps is not None:
-        _print_steps(maps, output, write)
+        trace = maps.steps
+        shapes = {step.name: (step.shape, step.dims) for step in trace.steps}
+        output.check_selections(shapes, "these steps")
+        shown = output.shown_of(trace)
+        tensors = trace.tensors() if output.save else {}
+        with written_first(lambda: output.write(tensors), write):
+            output.print(trace, shown)
+        for notice in trace.notices:
+            print_notice(notice)
     else:
         _print_maps(maps, output, write, pool=view.pool)
     return exit_status(maps.checks)
+
+
+def _copies(output: MapOutput, *, drawn: bool) -> int:
+    """Return the memory for what is made of whole maps, in multiples of their size; 0: not needed."""
+    if output.format is Format.TABLE and not drawn and not output.show:
+        return 0
+    return max(COPIES_OF_A_FORMAT.get(output.format, 1), COPIES_OF_A_PICTURE if drawn else 0)
 
 
 def _print_maps(maps: AttentionMaps, output: Output, write: Any, *, pool: str | None) -> None:
@@ -158,16 +168,3 @@ def _print_maps(maps: AttentionMaps, output: Output, write: Any, *, pool: str | 
 
     with written_first(save, write):
         output.print(maps, shown)
-
-
-def _print_steps(maps: AttentionMaps, output: Output, write: Any) -> None:
-    """Write the files, then print one layer's attention step by step."""
-    trace = maps.steps
-    assert trace is not None
-    output.check_selections({step.name: (step.shape, step.dims) for step in trace.steps}, "these steps")
-    shown = output.shown_of(trace)
-    tensors = trace.tensors() if output.save else {}
-    with written_first(lambda: output.write(tensors), write):
-        output.print(trace, shown)
-    for notice in trace.notices:
-        print_notice(notice)

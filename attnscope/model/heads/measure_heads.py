@@ -74,9 +74,7 @@ def measure_heads(
     Warns:
         OptionWarning: an option has no effect.
     """
-    from attnscope.base.process.devices import kept_random_state
-    from attnscope.base.process.memory import check_imports, return_freed_memory
-    from attnscope.base.process.verbosity import kept_verbosity
+    from attnscope.base.process.memory import check_imports
     from attnscope.model.heads.job import MeasurementJob
     from attnscope.model.heads.metrics import METRICS, RETRIEVAL
     from attnscope.model.heads.needles import measure_needles
@@ -100,10 +98,7 @@ def measure_heads(
     _check_files(run)
     if inputs.needle is not None:
         check_needle_options(inputs, run, selection)
-        check_imports(transformers=True)
-        return_freed_memory()
-        with kept_verbosity(), kept_random_state(run.device):
-            table = measure_needles(model, inputs.needle, inputs, selection, run, measured, progress)
+        table = measure_needles(model, inputs.needle, inputs, selection, run, measured, progress)
         table.why_no_maps = "each trial has its own maps" if page else None
         return table
     corpus_texts = _open_corpus(inputs)

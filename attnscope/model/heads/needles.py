@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import FileError, ModelError, OptionError, class_name, warn_unused
-from attnscope.base.process.progress import Progress, stage, without_garbage_collection
+from attnscope.base.process.progress import Progress, stage
 from attnscope.base.text import shortened
 from attnscope.base.units import counted
 from attnscope.model.files.checkpoint import Checkpoint
@@ -151,31 +151,28 @@ def measure_needles(
     progress: Progress,
 ) -> HeadTable:
     """Score every head by how much of a needle it copies, over one trial or many."""
-    from attnscope.base.process.devices import check_device
-    from attnscope.model.files.loaded import find_model
-    from attnscope.model.run.load import device_of, load_config, load_model, load_tokenizer
+    from attnscope.model.run.load import load_tokenizer
+    from attnscope.model.run.open import open_model
     from attnscope.model.run.tokenize import check_reads
-    from attnscope.model.run.weights_fit import check_weights_fit
 
     trials = read_trials(needles)
     writes = any(trial.answer is None for trial in trials)
     warn_unused([(inputs.generate and not writes, "--generate", "the file gives every answer")])
-    checkpoint = find_model(model, run.tokenizer)
-    device = device_of(checkpoint, run.device)
-    with stage(progress, f"loading {checkpoint.name} …"), without_garbage_collection():
-        config = load_config(checkpoint)
-        check_reads(checkpoint, config, "text")
-        stack = _stack(checkpoint, config, selection.stack)
-        check_device(device)
-        tokenizer = load_tokenizer(checkpoint)
-        if run.device_map is None:
-            check_weights_fit(checkpoint, config, run.dtype, device)
-        options: dict[str, Any] = {"device": device, "device_map": run.device_map, "generates": True}
-        loaded = load_model(checkpoint, config, dtype=run.dtype, **options)
-    job = _Job(checkpoint, loaded, tokenizer, stack, selection, inputs.generate or TOKENS)
-    for i, trial in enumerate(trials, 1):
-        with stage(progress, f"running {checkpoint.name} on text {i} of {len(trials)} …"):
-            job.measure(trial)
+    options: dict[str, Any] = {"dtype": run.dtype, "tokenizer": run.tokenizer, "progress": progress}
+    with open_model(model, run.device, **options) as opened:
+        checkpoint = opened.checkpoint
+        with opened.loading():
+            check_reads(checkpoint, opened.config, "text")
+            stack = _stack(checkpoint, opened.config, selection.stack)
+            opened.check_device()
+            tokenizer = load_tokenizer(checkpoint)
+            if run.device_map is None:
+                opened.check_weights_fit()
+            loaded = opened.load(device_map=run.device_map, generates=True)
+        job = _Job(checkpoint, loaded, tokenizer, stack, selection, inputs.generate or TOKENS)
+        for i, trial in enumerate(trials, 1):
+            with stage(progress, f"running {checkpoint.name} on text {i} of {len(trials)} …"):
+                job.measure(trial)
     if not job.accumulator.sequences:
         raise OptionError(
             f"no trial counts: {'; '.join(job.notices)}",

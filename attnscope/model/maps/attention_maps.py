@@ -89,8 +89,6 @@ def attention_maps(
                 hint="[attention_maps(model, text) for text in texts]; or measure_heads(model, texts)",
             )
         inputs = replace(inputs, text=text[0])
-    if parts.keep and not parts.steps:
-        raise OptionError("keep is for the steps of a layer's attention.", hint="steps=True")
     return _maps(MapRequest(inputs, heads, view, parts, run), model, progress)
 
 

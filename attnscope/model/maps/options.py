@@ -112,7 +112,14 @@ class ShownOptions(View):
     """What is shown of the maps."""
 
     top: int | None = option(
-        "List the K largest weights of each query.", metavar="K", min=1, common=True
+        "List the K largest weights of each query.",
+        metavar="K",
+        min=1,
+        common=True,
+        excludes=dict.fromkeys(
+            ("query", "steps"),
+            "{top} lists every query's strongest keys: it goes with neither {query} nor {steps}",
+        ),
     )
     weigh: Weigh | None = option(
         "value: multiply each weight by the norm of what the key's value adds to the output, ‖v_j W_O‖.",
@@ -121,6 +128,10 @@ class ShownOptions(View):
     rollout: bool = option(
         "Show attention rollout up to a layer, the last by default, in place of its heads' maps.",
         default=False,
+        excludes={
+            "weigh": "{rollout} multiplies weights whose rows sum to 1, and those of {weigh} do not",
+            "steps": "{steps} shows one layer's attention, and {rollout} multiplies several",
+        },
     )
 
     @property
@@ -139,6 +150,11 @@ class MapParts:
         "Show the layer's attention step by step; Q, K, V, scores, mask, attention, x_raw.",
         default=False,
         common=True,
+        excludes={
+            "without_sink": "{steps} shows whole tensors, and {without_sink} leaves out keys",
+            "weigh": "{steps} shows the weights themselves, and {weigh} multiplies them",
+            "query": "{steps} shows whole tensors, and {query} shows one row of a map",
+        },
     )
     verify: bool = option(
         "Compare the maps with transformers' own; exit with status 1 if they differ.",
@@ -146,12 +162,16 @@ class MapParts:
         common=True,
     )
     stats: bool = option(
-        "Compute six statistics of each tensor of the steps, too.", default=False, python_only=True
+        "Compute six statistics of each tensor of the steps, too.",
+        default=False,
+        python_only=True,
+        needs={"steps": "applies to the steps of a layer"},
     )
     keep: bool | Collection[str] = option(
         "Keep the tensors of the steps: all, or those with these names.",
         default=False,
         python_only=True,
+        needs={"steps": "is for the steps of a layer's attention"},
     )
     page: bool = option(
         'Collect everything that a page shows, so that `maps.save("x.html")` has the other heads and'

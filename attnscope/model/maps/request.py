@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError, warn_unused
 from attnscope.model.maps.options import HeadOptions, MapParts, MapRun, ShownOptions
@@ -50,15 +50,10 @@ class MapRequest:
         for fails, message, hint in self._conflicts():
             if fails:
                 raise OptionError(message, hint=hint)
-        of_texts = {
-            "--truncate": self.inputs.truncate,
-            "--pool": self.display.pool,
-            "--memory": self.run.memory,
-        }
-        no_text = self.inputs.image is not None
-        warn_unused(
-            (no_text and value, name, "the input is a picture") for name, value in of_texts.items()
-        )
+        of_texts: dict[str, Any] = {"--truncate": self.inputs.truncate, "--pool": self.display.pool}
+        of_texts |= {"--memory": self.run.memory}
+        if self.inputs.image is not None:
+            warn_unused((value, name, "the input is a picture") for name, value in of_texts.items())
         check_device_name(self.run.device)
         if self.file is not None:
             from attnscope.document.tensor_file import check_target
@@ -66,76 +61,41 @@ class MapRequest:
             check_target(self.file, force=self.parts.force, dtypes=[])
 
     def _conflicts(self) -> Iterator[tuple[object, str, str | None]]:
-        """Yield for each contradiction whether it holds, the error, and a hint."""
-        inputs = self.inputs
-        names = inputs.names
+        """Yield for each contradiction of values whether it holds, the error, and a hint."""
+        inputs, names = self.inputs, self.inputs.names
         yield not names, "there is no input.", "a text, ids, tokens, a file or an image"
         message = f"--{' and --'.join(names)} cannot be combined: give one input."
         yield len(names) > 1, message, " or ".join(f"--{name}" for name in names)
-        about_text = {
-            "--pair": inputs.pair is not None,
-            "--target": inputs.target is not None,
-            "--generate": inputs.generate,
-        }
-        for option, value in about_text.items():
-            message = f"{option} applies to texts, and --image is a picture."
-            yield inputs.image is not None and value, message, f'--text "…" {option} …'
+        for name in ("pair", "target", "generate"):
+            message = f"--{name} applies to texts, and --image is a picture."
+            is_set = inputs.image is not None and getattr(inputs, name) is not None
+            yield is_set, message, f'--text "…" --{name} …'
         ids = next((name for name in ("ids", "tokens") if name in names), None)
         message = f"--pair is the second of two texts, and --{ids} is not a text."
         yield ids and inputs.pair is not None, message, '--text "…" --pair "…"'
-        message = "--target is the decoder's input, and --generate lets the decoder generate it."
-        yield inputs.generate and inputs.target is not None, message, "one of the two"
-        yield from self._conflicts_of_display()
-        yield from self._conflicts_of_rollout()
-        message = "--device meta computes no values, and attention maps need values."
-        yield self.run.device.startswith("meta"), message, "--device cpu"
-
-    def _conflicts_of_rollout(self) -> Iterator[tuple[object, str, str | None]]:
-        """Yield the same for what a rollout does not go with."""
-        display, heads, rollout = self.display, self.heads, self.display.rollout
-        message = "--rollout multiplies weights whose rows sum to 1, and those of --weigh do not."
-        yield rollout and display.weigh, message, "one of the two"
+        view, heads, rollout, steps = self.display, self.heads, self.display.rollout, self.parts.steps
+        for name in ("top", "query"):
+            value = getattr(view, name)
+            message = f"--{name} is for one head, and {heads} are several."
+            several = value is not None and not heads.one_head
+            yield several, message, f"--layer 0 --head 0 --{name} {value}"
+        message = "--steps shows whole tensors, and --pool shows pooled maps."
+        yield steps and view.pools, message, "one of the two"
+        message = f"--steps are those of one layer, and --layer is {heads.layers}."
+        yield steps and not heads.one_layer, message, "--steps --layer 0"
+        message = f"--steps are those of all heads of a layer, and --head is {heads.heads}."
+        yield steps and heads.heads is not None, message, "leave out --head"
         message = f"--rollout takes the mean over all heads, and --head is {heads.heads}."
         yield rollout and heads.heads is not None, message, "leave out --head"
-        message = "--steps shows one layer's attention, and --rollout multiplies several."
-        yield rollout and self.parts.steps, message, "one of the two"
-        message = f"--rollout multiplies whole maps, and --pool {display.pool} pools them."
-        yield rollout and display.pools, message, "--rollout without --pool"
+        message = f"--rollout multiplies whole maps, and --pool {view.pool} pools them."
+        yield rollout and view.pools, message, "--rollout without --pool"
         message = (
             "--rollout multiplies maps among the same tokens, and the queries and keys of --stack cross"
             " are tokens of two sequences."
         )
         yield rollout and heads.stack == "cross", message, "--stack encoder, or --stack decoder"
-
-    def _conflicts_of_display(self) -> Iterator[tuple[object, str, str | None]]:
-        """Yield the same for the options of display."""
-        display, heads, steps = self.display, self.heads, self.parts.steps
-        yield (
-            self.parts.stats and not steps,
-            "--stats applies to the steps of a layer.",
-            "--steps --stats",
-        )
-        message = "--steps shows whole tensors, and --pool shows pooled maps."
-        yield steps and display.pools, message, "one of the two"
-        message = "--steps shows whole tensors, and --without-sink leaves out keys."
-        yield steps and display.without_sink, message, "one of the two"
-        message = f"--steps shows the weights themselves, and --weigh {display.weigh} multiplies them."
-        yield steps and display.weigh, message, "one of the two"
-        message = f"--steps are those of one layer, and --layer is {heads.layers}."
-        yield steps and not heads.one_layer, message, "--steps --layer 0"
-        for option, value in {"--top": display.top, "--query": display.query}.items():
-            message = f"{option} is for one head, and {heads} are several."
-            yield (
-                value is not None and not heads.one_head,
-                message,
-                f"--layer 0 --head 0 {option} {value}",
-            )
-        message = "--top lists every query's strongest keys: it goes with neither --query nor --steps."
-        yield display.top and (display.query is not None or steps), message, None
-        message = f"--steps are those of all heads of a layer, and --head is {heads.heads}."
-        yield steps and heads.heads is not None, message, "leave out --head"
-        message = "--steps shows whole tensors, and --query shows one row of a map."
-        yield steps and display.query is not None, message, "one of the two"
+        message = "--device meta computes no values, and attention maps need values."
+        yield self.run.device.startswith("meta"), message, "--device cpu"
 
     def selection(self, stack: str) -> HeadSelection:
         """Return the heads of a stack to collect; a page of a single selected head needs all."""

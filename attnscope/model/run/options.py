@@ -106,7 +106,13 @@ class ReadOptions:
     ids: str | Sequence[int] | None = ids_option()
     tokens: str | Sequence[str] | None = tokens_option()
     pair: str | None = option("The second text of a pair.", metavar="TEXT", common=True)
-    target: str | None = option("The decoder's text, for an encoder-decoder model.", metavar="TEXT")
+    target: str | None = option(
+        "The decoder's text, for an encoder-decoder model.",
+        metavar="TEXT",
+        excludes={
+            "generate": "{target} is the decoder's input, and {generate} lets the decoder generate it"
+        },
+    )
 
     @property
     def names(self) -> list[str]:

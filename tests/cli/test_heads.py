@@ -11,7 +11,6 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from attnscope.model.files.checkpoint import find_checkpoint
 from attnscope.model.heads.metrics import METRICS
 from tests.model.run.naive_metrics import naive_mean, naive_metrics
 from tests.model.run.readers import changed_weights, save_reader, save_seer
@@ -102,14 +101,11 @@ def test_every_metric_is_what_a_loop_over_the_models_own_maps_finds(measured, mi
 
 @pytest.mark.sweep
 def test_one_text_has_no_errors(attnscope):
-    r = attnscope("heads", "minilm", "--text", TEXT, "-f", "json")
-    assert all(error is None for row in r.json["heads"] for error in row["errors"].values())
-    assert r.json["sequences"] == 1
-    assert r.json["tokens"] == 13
-    assert (r.json["partial"], r.json["skipped"], r.json["notices"]) == (False, 0, [])
-    assert r.json["stacks"] == {"self": {"n_layer": 6, "n_head": 12}}
-    r = attnscope("heads", "minilm", "--text", TEXT, "-f", "csv")
-    assert "_error" not in r.out
+    record = attnscope("heads", "minilm", "--text", TEXT, "-f", "json").json
+    assert all(error is None for row in record["heads"] for error in row["errors"].values())
+    assert (record["sequences"], record["tokens"], record["skipped"]) == (1, 13, 0)
+    assert (record["partial"], record["notices"]) == (False, [])
+    assert record["stacks"] == {"self": {"n_layer": 6, "n_head": 12}}
 
 
 @pytest.mark.sweep
@@ -141,8 +137,6 @@ def test_a_text_is_cut_where_that_is_asked_for(attnscope, measured, saved):
     r = attnscope("heads", folder, "--text", " ".join(words * 5), "--truncate", "-f", "json")
     assert r.json["tokens"] == 16
     assert r.json["notices"] == ["--text was truncated from 32 tokens to 16."]
-    r = attnscope("heads", folder, "--text", SHORT, "--truncate", "-f", "json")
-    assert (r.json["tokens"], r.json["notices"]) == (8, [])
 
 
 def test_a_decoder_reads_its_target(measured, saved):
@@ -177,15 +171,9 @@ def test_a_decoder_reads_its_target(measured, saved):
                     assert row["previous"] == pytest.approx(float(previous), abs=1e-6)
 
 
-def test_an_encoder_reads_alone_without_a_target(measured, saved):
-    found = measured(saved("bart"), "--text", SHORT)
-    assert {stack for stack, _, _ in found} == {"encoder"}
-
-
-def test_a_text_tower_reads(attnscope, saved):
-    r = attnscope("heads", saved("clip"), "--text", SHORT, "-f", "json")
-    assert r.exit_status == 0, r.err
-    assert list(r.json["stacks"]) == ["text"]
+@pytest.mark.parametrize(("family", "stack"), [("bart", "encoder"), ("clip", "text")])
+def test_one_of_several_stacks_reads_alone(measured, saved, family, stack):
+    assert {each for each, _, _ in measured(saved(family), "--text", SHORT)} == {stack}
 
 
 @pytest.mark.few(1)
@@ -204,12 +192,8 @@ def test_other_dtypes_are_near_float32(measured, dtype):
 
 @pytest.mark.sweep
 def test_a_model_that_is_measured_eager_is_told_of(attnscope, saved):
-    r = attnscope("heads", saved("xlnet"), "--text", SHORT, "-f", "json")
-    assert r.exit_status == 0
-    [notice] = r.json["notices"]
-    assert notice.endswith("These metrics are from its own eager attention.")
     r = attnscope("heads", saved("xlnet"), "--text", SHORT)
-    assert "its own eager attention." in " ".join(r.out.split())
+    assert "These metrics are from its own eager attention." in " ".join(r.out.split())
 
 
 def test_memory_decides_the_block_and_not_the_numbers(attnscope, saved, every_plan):
@@ -235,10 +219,6 @@ def test_the_plan_is_told_on_stderr_with_its_bytes(attnscope, every_plan):
     assert "tokens take" not in r.out
 
 
-def test_a_plan_of_a_few_kilobytes_is_not_told(attnscope):
-    assert attnscope("heads", "minilm", "--text", TEXT, "-f", "csv").err == ""
-
-
 @pytest.mark.sweep
 def test_what_does_not_fit_is_refused_before_it_starts(attnscope, monkeypatch):
     from attnscope.model.heads.measurer import HeadMeasurer
@@ -257,7 +237,7 @@ def test_what_does_not_fit_is_refused_before_it_starts(attnscope, monkeypatch):
 # What is shown
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_formats_hold_the_same_heads_in_the_same_order(attnscope, format):
     command = ["heads", "minilm", "--text", TEXT, "--sort", "entropy", "--top", 7]
@@ -297,23 +277,6 @@ def test_markdown_and_the_table_round_the_same_numbers(measured, attnscope):
 
 
 @pytest.mark.sweep
-def test_reverse_turns_the_order_round(attnscope):
-    command = ["heads", "minilm", "--text", TEXT, "--sort", "distance", "-f", "csv"]
-    down = [float(row["distance"]) for row in csv_rows(attnscope(*command))]
-    up = [float(row["distance"]) for row in csv_rows(attnscope(*command, "--reverse"))]
-    assert down == sorted(down, reverse=True)
-    assert up == sorted(up)
-    assert len(up) == len(down) == 72
-
-
-@pytest.mark.sweep
-def test_top_keeps_as_many_as_there_are(attnscope):
-    command = ["heads", "minilm", "--text", TEXT, "--layer", 0, "-f", "csv"]
-    assert len(csv_rows(attnscope(*command, "--top", 5))) == 5
-    assert len(csv_rows(attnscope(*command, "--top", 500))) == 12
-
-
-@pytest.mark.sweep
 def test_layers_and_heads_can_be_chosen(attnscope, measured):
     whole = measured("minilm", "--text", TEXT, "--metrics", "entropy,next")
     some = measured(
@@ -325,15 +288,11 @@ def test_layers_and_heads_can_be_chosen(attnscope, measured):
     assert measured("minilm", "--text", TEXT, "--metrics", "entropy,next", *everything) == whole
 
 
-@pytest.mark.sweep
 def test_only_the_metrics_that_are_asked_for_are_shown_in_their_order(attnscope):
-    command = ["heads", "minilm", "--text", TEXT, "--top", 1]
-    r = attnscope(*command, "--metrics", " self , entropy,self", "-f", "csv")
-    assert r.out.splitlines()[0] == "layer,head,self,entropy"
-    r = attnscope(*command, "--metrics", "self,entropy", "-f", "json")
-    assert list(r.json["metrics"]) == ["self", "entropy"]
-    r = attnscope(*command, "-f", "json")
-    assert list(r.json["metrics"]) == list(METRICS)
+    command = ["heads", "minilm", "--text", TEXT, "--layer", 0, "--top", 500, "-f", "csv"]
+    header, *rows = attnscope(*command, "--metrics", " self , entropy,self").out.splitlines()
+    assert header == "layer,head,self,entropy"
+    assert len(rows) == 12
 
 
 @pytest.mark.few(1)
@@ -341,11 +300,9 @@ def test_only_the_metrics_that_are_asked_for_are_shown_in_their_order(attnscope)
     ("options", "places"),
     [
         (["--stack", "encoder", "--layer", 1], {("encoder", 1)}),
-        (["--stack", "cross"], {("cross", layer) for layer in range(3)}),
         (["--stack", "decoder", "--head", 3], {("decoder", layer) for layer in range(3)}),
         (["--layer", 2], {("decoder", 2), ("cross", 2)}),  # the encoder has two layers
         (["--head", 3], {(stack, layer) for stack in ("decoder", "cross") for layer in range(3)}),
-        (["--layer", 0, "--head", 0], {(stack, 0) for stack in ("encoder", "decoder", "cross")}),
     ],
 )
 def test_of_several_stacks_those_are_shown_that_have_what_is_asked_for(measured, saved, options, places):
@@ -358,7 +315,7 @@ def test_of_several_stacks_those_are_shown_that_have_what_is_asked_for(measured,
         assert {head for _, _, head in found} == {options[options.index("--head") + 1]}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("format", FORMATS)
 def test_stacks_are_named_where_there_are_several(attnscope, saved, format):
     command = [saved("bart"), "--text", SHORT, "--target", "a dog", "--sort", "entropy", "-f", format]
@@ -369,16 +326,12 @@ def test_stacks_are_named_where_there_are_several(attnscope, saved, format):
         assert r.out.startswith("stack,layer,head,entropy")
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("options", [["--stack", "cross"], []])
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_metric_that_a_stack_does_not_have_is_empty(attnscope, saved, options, format):
+@pytest.mark.few(1)
+@pytest.mark.parametrize("options", [[], ["--stack", "cross"]])
+def test_a_metric_that_a_stack_does_not_have_is_empty(attnscope, saved, options):
     command = [saved("bart"), "--text", SHORT, "--target", "a dog", "--metrics", "self", *options]
-    r = attnscope("heads", *command, "--sort", "self", "-f", format)
-    assert r.exit_status == 0, r.err
-    if format == "json":
-        for row in r.json["heads"]:
-            assert (row["self"] is None) == (row["stack"] == "cross")
+    rows = attnscope("heads", *command, "--sort", "self", "-f", "json").json["heads"]
+    assert all((row["self"] is None) == (row["stack"] == "cross") for row in rows)
 
 
 @pytest.mark.sweep
@@ -400,8 +353,6 @@ def test_sorting_shows_one_grid_and_the_metrics_meaning(attnscope):
     assert "3 of 72 heads by previous, the largest at the top: Attention to the previous token" in r.out
     assert len(lines_of(r)) == 3
     assert "largest 1.00 in L0 H2" in r.out
-    r = attnscope("heads", "minilm", "--text", TEXT, "--sort", "previous", "--reverse")
-    assert "72 heads by previous, the smallest at the top" in r.out
 
 
 def test_what_is_piped_is_never_cut(attnscope):
@@ -429,21 +380,8 @@ def test_wide_shows_every_column_on_a_narrow_terminal(attnscope, monkeypatch):
 @pytest.mark.sweep
 def test_stdout_has_only_the_result(attnscope, tmp_path, every_plan):
     plot, page = tmp_path / "heads.svg", tmp_path / "heads.html"
-    command = [
-        "heads",
-        "minilm",
-        "--text",
-        TEXT,
-        "--metrics",
-        "entropy",
-        "-f",
-        "json",
-        "--plot",
-        plot,
-        "--page",
-        page,
-    ]
-    r = attnscope(*command)
+    command = ["heads", "minilm", "--text", TEXT, "--metrics", "entropy", "-f", "json"]
+    r = attnscope(*command, "--plot", plot, "--page", page)
     assert json.loads(r.out)["schema"] == "attnscope.heads/1"
     planned, drew, wrote = r.err.splitlines()
     assert planned.startswith("attnscope: 13 tokens take ")
@@ -455,20 +393,16 @@ def test_stdout_has_only_the_result(attnscope, tmp_path, every_plan):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
 def test_the_heads_are_drawn(attnscope, tmp_path, suffix):
     path = tmp_path / f"heads.{suffix}"
-    r = attnscope("heads", "minilm", "--text", TEXT, "--metrics", "entropy,next", "--plot", path)
-    assert r.exit_status == 0
+    command = ["heads", "minilm", "--text", TEXT, "--metrics", "entropy,next", "--sort", "next"]
+    assert attnscope(*command, "--plot", path).exit_status == 0
     beginning = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
     assert path.read_bytes().startswith(beginning)
     if suffix == "svg":
-        assert all(f">{name}" in path.read_text() for name in ("entropy", "next", "layer", "head"))
-        only = tmp_path / "one.svg"
-        command = ["heads", "minilm", "--text", TEXT, "--metrics", "entropy,next", "--plot", only]
-        assert attnscope(*command, "--sort", "next").exit_status == 0
-        assert ">entropy" not in only.read_text()
-        assert ">next" in only.read_text()
+        assert all(f">{name}" in path.read_text() for name in ("next", "layer", "head"))
+        assert ">entropy" not in path.read_text()
 
 
 @pytest.mark.sweep
@@ -534,9 +468,6 @@ def test_a_page_of_a_long_text_has_the_numbers_alone(attnscope, monkeypatch, tmp
     monkeypatch.setattr(measure_heads, "IN_A_PAGE", 13 * 13 * 72)
     assert attnscope("heads", "minilm", "--text", TEXT, "--page", page, "--force").exit_status == 0
     assert all("weights" in head for head in data_in(page)["stacks"][0]["heads"])
-    monkeypatch.setattr(measure_heads, "IN_A_PAGE", 13 * 13)
-    command = ["heads", "minilm", "--text", TEXT, "--layer", 0, "--head", 3, "--page", page, "--force"]
-    assert "wrote a head with its map, " in attnscope(*command).err
 
 
 @pytest.mark.sweep
@@ -544,16 +475,8 @@ def test_cross_attention_has_a_weight_for_each_token_of_both(attnscope, monkeypa
     from attnscope.model.heads import measure_heads
 
     monkeypatch.setattr(measure_heads, "IN_A_PAGE", 0)
-    command = [
-        "heads",
-        saved("bart"),
-        "--text",
-        SHORT,
-        "--target",
-        "a dog",
-        "--page",
-        tmp_path / "x.html",
-    ]
+    command = ["heads", saved("bart"), "--text", SHORT, "--target", "a dog"]
+    command += ["--page", tmp_path / "x.html"]
     n_source, n_target = 8, 4
     for stack, per_head in (("encoder", n_source**2), ("decoder", n_target**2), ("cross", 4 * 8)):
         r = attnscope(*command, "--stack", stack, "--layer", 0, "--head", 1, "--force")
@@ -569,18 +492,9 @@ def test_a_head_that_the_asked_layers_have_not_is_told(attnscope, saved):
 
 @pytest.mark.sweep
 def test_the_plan_is_for_the_longer_of_text_and_target(attnscope, saved, every_plan):
-    r = attnscope("heads", saved("bart"), "--text", "a dog", "--target", SHORT)
-    assert "attnscope: 8 tokens take " in r.err
-    r = attnscope("heads", saved("bart"), "--text", SHORT, "--target", "a dog")
-    assert "attnscope: 8 tokens take " in r.err
-
-
-@pytest.mark.sweep
-def test_a_page_of_a_short_file_has_its_maps(attnscope, tmp_path):
-    page, path = tmp_path / "heads.html", tmp_path / "text.txt"
-    path.write_text(TEXT)
-    r = attnscope("heads", "minilm", "--file", path, "--page", page)
-    assert "wrote 72 heads with their maps" in r.err
+    for text, target in (("a dog", SHORT), (SHORT, "a dog")):
+        r = attnscope("heads", saved("bart"), "--text", text, "--target", target)
+        assert "attnscope: 8 tokens take " in r.err
 
 
 @pytest.mark.sweep
@@ -593,14 +507,12 @@ def test_a_page_of_what_a_pipe_gives_once_has_its_maps(attnscope, tmp_path):
     assert "wrote 72 heads with their maps" in r.err
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("most", "maps"), [(13, " with their maps, "), (12, "; without maps: the text was cut with --max-length")])  # fmt: skip
-def test_a_page_of_a_text_that_was_cut_has_the_numbers_alone(attnscope, tmp_path, most, maps):
+@pytest.mark.sweep
+def test_a_page_of_a_text_that_was_cut_has_the_numbers_alone(attnscope, tmp_path):
     page = tmp_path / "heads.html"
-    r = attnscope("heads", "minilm", "--text", TEXT, "--truncate", "--max-length", most, "--page", page)
-    assert maps in r.err
-    [stack] = data_in(page)["stacks"]
-    assert all(("weights" in head) == (most == 13) for head in stack["heads"])
+    r = attnscope("heads", "minilm", "--text", TEXT, "--truncate", "--max-length", 12, "--page", page)
+    assert "; without maps: the text was cut with --max-length" in r.err
+    assert not any("weights" in head for head in data_in(page)["stacks"][0]["heads"])
 
 
 def test_a_page_of_a_model_that_runs_eager_says_where_its_maps_are(attnscope, saved, tmp_path):
@@ -609,17 +521,16 @@ def test_a_page_of_a_model_that_runs_eager_says_where_its_maps_are(attnscope, sa
 
 
 @pytest.mark.sweep
-def test_a_file_that_is_there_is_replaced_on_request_alone(attnscope, tmp_path):
-    plot, page = tmp_path / "heads.svg", tmp_path / "heads.html"
-    for option, path in (("--plot", plot), ("--page", page)):
-        path.write_text("mine")
-        command = ["heads", "minilm", "--text", TEXT, "--metrics", "entropy", option, path]
-        r = attnscope(*command)
-        assert (r.exit_status, r.out) == (2, "")
-        assert f"{path} already exists." in " ".join(r.err.split())
-        assert path.read_text() == "mine"
-        assert attnscope(*command, "--force").exit_status == 0
-        assert len(path.read_text()) > 1000
+@pytest.mark.parametrize(("option", "name"), [("--plot", "heads.svg"), ("--page", "heads.html")])
+def test_a_file_that_is_there_is_replaced_on_request_alone(attnscope, tmp_path, option, name):
+    path = tmp_path / name
+    path.write_text("mine")
+    command = ["heads", "minilm", "--text", TEXT, "--metrics", "entropy", option, path]
+    r = attnscope(*command)
+    assert (r.exit_status, r.out, path.read_text()) == (2, "", "mine")
+    assert f"{path} already exists." in " ".join(r.err.split())
+    assert attnscope(*command, "--force").exit_status == 0
+    assert len(path.read_text()) > 1000
 
 
 @pytest.mark.sweep
@@ -636,15 +547,13 @@ def test_what_fails_leaves_no_page_behind(attnscope, monkeypatch, tmp_path):
 
 
 def test_a_model_that_is_divided_among_devices_finds_the_same(attnscope, saved):
-    for family in ("bert", "llama"):
-        command = ["heads", saved(family), "--text", SHORT, "-f", "csv"]
-        whole, divided = attnscope(*command), attnscope(*command, "--device-map", "auto")
-        assert divided.exit_status == 0, divided.err
-        rows = zip(csv_rows(whole), csv_rows(divided), strict=True)
-        for ours, theirs in rows:
-            for name, value in ours.items():
-                if value:
-                    assert float(theirs[name]) == pytest.approx(float(value), abs=1e-6)
+    command = ["heads", saved("llama"), "--text", SHORT, "-f", "csv"]
+    whole, divided = attnscope(*command), attnscope(*command, "--device-map", "auto")
+    assert divided.exit_status == 0, divided.err
+    for ours, theirs in zip(csv_rows(whole), csv_rows(divided), strict=True):
+        for name, value in ours.items():
+            if value:
+                assert float(theirs[name]) == pytest.approx(float(value), abs=1e-6)
 
 
 def test_to_divide_a_model_takes_accelerate(attnscope, monkeypatch):
@@ -664,25 +573,12 @@ def test_to_divide_a_model_takes_accelerate(attnscope, monkeypatch):
     ("options", "message"),
     [
         (["--text", TEXT], "torchrun divides a corpus among processes, but this is a single text."),
-        (
-            ["--file", "text.txt"],
-            "torchrun divides a corpus among processes, but this is a single text.",
-        ),
         (["--corpus", "-"], "standard input can only be read by one process, but there are several."),
-        (
-            ["--corpus", "text.txt", "--device-map", "auto"],
-            "--device-map divides one model among all GPUs",
-        ),
-        (
-            ["--corpus", "text.txt", "--device", "cuda:1"],
-            "--device cuda:1 is one device, but each process needs",
-        ),
-        (
-            ["--corpus", "text.txt", "--device", "cuda"],
-            "this machine has 0 GPUs, too few for process 2.",
-        ),
+        (["--corpus", "text.txt", "--device-map", "auto"], "--device-map divides one model among all GPUs"),
+        (["--corpus", "text.txt", "--device", "cuda:1"], "--device cuda:1 is one device, but each process needs"),
+        (["--corpus", "text.txt", "--device", "cuda"], "this machine has 0 GPUs, too few for process 2."),
     ],
-)
+)  # fmt: skip
 def test_what_several_processes_cannot_share_is_refused(
     attnscope, monkeypatch, tmp_path, options, message
 ):
@@ -718,8 +614,6 @@ def test_processes_of_a_machine_share_its_memory(monkeypatch):
     [
         ([], "there is no input."),
         (["--text", "a", "--file", "x.txt"], "--text and --file cannot be combined: give one input."),
-        (["--text", "a", "--corpus", "x.txt"], "--text and --corpus cannot be combined: give one input."),
-        (["--file", "a", "--corpus", "x.txt"], "--file and --corpus cannot be combined: give one input."),
         (["--text", "a", "--target-field", "b"], "--target-field needs a corpus."),
         (["--text", "a", "--checkpoint", "x.npz"], "--checkpoint needs a corpus."),
         (["--corpus", "x.txt", "--target", "b"], "--target goes with a single text, and a corpus has many."),
@@ -727,26 +621,15 @@ def test_processes_of_a_machine_share_its_memory(monkeypatch):
         (["--text", "a", "--device", "cuda", "--device-map", "auto"], "--device and --device-map both set where"),
         (["--text", "a", "--device", "meta"], "--device meta computes no values, and metrics need values."),
         (["--text", "a", "--metrics", "entropy,foo"], "--metrics: there is no metric 'foo'."),
-        (["--text", "a", "--metrics", "entropy,"], "--metrics: there is no metric ''."),
         (["--text", "a", "--sort", "Entropy"], "--sort: there is no metric 'Entropy'."),
         (["--text", "a", "--metrics", "self,next", "--sort", "same"], "--sort same is not among --metrics self,next."),
-        (["--text", "a", "--metrics", ""], "--metrics: there is no metric ''."),
-        (["--text", "a", "--layer", ""], "--layer is '', but takes numbers from 0."),
-        (["--text", "a", "--head", ""], "--head is '', but takes numbers from 0."),
         (["--text", "a", "--layer", "x"], "--layer is 'x', but takes numbers from 0."),
-        (["--text", "a", "--head", "-1"], "--head is '-1', but takes numbers from 0."),
-        (["--text", "a", "--layer", "3-1"], "--layer 3-1 ends before it starts."),
         (["--text", "a", "--top", 0], "--top is 0, but takes numbers from 1."),
         (["--text", "a", "--stack", "both"], "--stack is 'both'."),
         (["--text", "a", "--device", "tpu"], "'tpu' is not a device."),
-        (["--text", "a", "--device", "cuda:9"], "there is no device cuda:9 here"),
-        (["--text", "a", "--dtype", "int8"], "there is no dtype int8"),
         (["--text", "a", "--memory", "much"], "--memory is 'much', which is not a size."),
-        (["--text", "a", "--memory", "0"], "--memory is '0', which is not a size."),
         (["--text", ""], "--text is empty: there is nothing to measure."),
         (["--text", "a", "--target", ""], "--target is empty: there is nothing to measure."),
-        (["--text", "a", "--target", "a\udcffb"], "--target contains bytes that are not UTF-8."),
-        (["--text", " \n"], "--text is empty: there is nothing to measure."),
         (["--text", "a\udcffb"], "--text contains bytes that are not UTF-8."),
         (["--file", "empty.txt"], "--file empty.txt is empty: there is nothing to measure."),
         (["--file", "bytes.txt"], "bytes.txt is not UTF-8."),
@@ -756,9 +639,6 @@ def test_processes_of_a_machine_share_its_memory(monkeypatch):
         (["--text", "\N{ZERO WIDTH SPACE}"], "--text has no tokens in minilm."),
         (["--text", LONG * 3], "--text is 602 tokens long, but the model takes at most 512."),
         (["--text", "a", "--target", "b"], "--target is for encoder-decoder models, and minilm (bert)"),
-        (["--text", "a", "--plot", "x.gif"], "x.gif ends in .gif"),
-        (["--text", "a", "--page", "x.txt"], "x.txt ends in .txt"),
-        (["--text", "a", "--plot", "nowhere/x.png"], "there is no folder nowhere"),
         (["--text", "a", "--page", "nowhere/x.html"], "there is no folder nowhere"),
         (["--corpus", "x.txt", "--checkpoint", "x.txt"], "x.txt ends in .txt"),
         (["--corpus", "x.txt", "--checkpoint", "nowhere/x.npz"], "there is no folder nowhere"),
@@ -782,7 +662,6 @@ def test_mistakes_are_told_in_a_line_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--layer", 6], "there is no layer 6 in minilm: it has layers 0 to 5."),
         (["--layer", "0-9"], "there is no layer 6 in minilm: it has layers 0 to 5."),
         (["--head", 12], "there is no head 12 in minilm: it has heads 0 to 11."),
         (["--stack", "cross"], "minilm runs no cross attention here, only self."),
@@ -801,12 +680,9 @@ def test_what_the_model_lacks_is_told(attnscope, monkeypatch, tmp_path, options,
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--layer", 9], "layer 9"),
         (["--layer", "0,9"], "layer 9"),
         (["--head", 9], "head 9"),
         (["--stack", "encoder", "--layer", 2], "layer 2"),
-        (["--stack", "encoder", "--head", 3], "head 3"),
-        (["--stack", "decoder", "--layer", 3], "layer 3"),
         (["--stack", "self"], "self"),
     ],
 )
@@ -817,11 +693,10 @@ def test_what_none_of_several_stacks_has_is_told(attnscope, saved, options, name
     assert named in error
 
 
-@pytest.mark.parametrize("stack", ["decoder", "cross"])
-def test_a_stack_that_runs_only_with_a_target_is_told(attnscope, saved, stack):
-    r = attnscope("heads", saved("bart"), "--text", SHORT, "--stack", stack)
+def test_a_stack_that_runs_only_with_a_target_is_told(attnscope, saved):
+    r = attnscope("heads", saved("bart"), "--text", SHORT, "--stack", "cross")
     assert (r.exit_status, r.out) == (2, "")
-    assert f"runs no {stack} attention here, only encoder." in r.err
+    assert "runs no cross attention here, only encoder." in r.err
 
 
 @pytest.mark.few(1)
@@ -837,10 +712,9 @@ def test_neither_a_text_nor_a_target_is_cut_unasked(attnscope, saved, long):
     assert f"{long} was truncated from 202 tokens to 16." in r.json["notices"]
 
 
-@pytest.mark.parametrize("length", [1, 2])
-def test_a_length_without_room_for_a_text_is_refused(attnscope, length):
+def test_a_length_without_room_for_a_text_is_refused(attnscope):
     """[CLS] and [SEP] take two."""
-    r = attnscope("heads", "minilm", "--text", TEXT, "--truncate", "--max-length", length)
+    r = attnscope("heads", "minilm", "--text", TEXT, "--truncate", "--max-length", 2)
     assert (r.exit_status, r.out) == (2, "")
     assert "--max-length" in r.err
 
@@ -864,36 +738,32 @@ def test_numbers_that_are_not_finite_are_told_with_their_layer(attnscope, tmp_pa
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("format", FORMATS)
-def test_heads_are_weighed_by_values_and_every_format_says_so(attnscope, format):
-    command = ["heads", "minilm", "--text", TEXT, "--metrics", "largest"]
-    r = attnscope(*command, "--weigh", "value", "--format", format)
-    assert r.exit_status == 0
-    assert "weighed by values: each weight is multiplied by the norm" in " ".join(
-        (r.out + r.err).split()
-    )
-    if format != "json":
-        return
-    plain = attnscope(*command, "-f", "json").json
-    assert (r.json["weigh"], plain["weigh"]) == ("value", None)
-    assert [row["largest"] for row in r.json["heads"]] != [row["largest"] for row in plain["heads"]]
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--weigh", "value"], "weighed by values: each weight is multiplied by the norm"),
+        (["--without-sink"], "without sinks: weights to the first token and to special tokens are left"),
+    ],
+)
+def test_every_format_says_which_weights_are_measured(attnscope, options, said, format):
+    r = attnscope("heads", "minilm", "--text", TEXT, "--metrics", "largest", *options, "-f", format)
+    assert said in " ".join((r.out + r.err).split())
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("format", FORMATS)
-def test_heads_are_measured_without_sinks(attnscope, format):
+def test_heads_are_weighed_by_values(attnscope):
+    command = ["heads", "minilm", "--text", TEXT, "--metrics", "largest", "-f", "json"]
+    weighed, plain = attnscope(*command, "--weigh", "value").json, attnscope(*command).json
+    assert (weighed["weigh"], plain["weigh"], plain["without_sink"]) == ("value", None, False)
+    assert [row["largest"] for row in weighed["heads"]] != [row["largest"] for row in plain["heads"]]
+
+
+def test_heads_are_measured_without_sinks(attnscope, minilm):
     """The expected values are computed from transformers' eager maps."""
     command = ["heads", "minilm", "--text", TEXT, "--metrics", "largest,self,first,separator"]
-    r = attnscope(*command, "--without-sink", "--format", format)
-    assert r.exit_status == 0
-    assert "without sinks: weights to the first token and to special tokens are left out" in " ".join(
-        (r.out + r.err).split()
-    )
-    if format != "json":
-        return
-    assert r.json["without_sink"] is True
-    assert attnscope(*command, "-f", "json").json["without_sink"] is False
-    _, maps = eager(find_checkpoint("minilm").folder, TEXT)
-    for row in r.json["heads"]:
+    record = attnscope(*command, "--without-sink", "-f", "json").json
+    assert record["without_sink"] is True
+    _, maps = eager(minilm, TEXT)
+    for row in record["heads"]:
         weights = maps[row["layer"]][0, row["head"]].double()[:, 1:-1]  # neither [CLS] nor [SEP]
         weights = weights / weights.sum(dim=-1, keepdim=True)
         assert row["largest"] == pytest.approx(weights.amax(dim=-1).mean().item(), abs=1e-4)
@@ -922,7 +792,7 @@ def test_tokens_and_ids_are_measured_as_the_text_that_has_them(attnscope):
         assert attnscope("heads", "minilm", option, given, *options).json == as_text
 
 
-@pytest.mark.parametrize(("unknown", "told"), [(0, False), (1, False), (2, True), (150, True)])
+@pytest.mark.parametrize(("unknown", "told"), [(1, False), (2, True)])
 def test_the_share_of_unknown_tokens_in_a_corpus_is_told(attnscope, saved, tmp_path, unknown, told):
     texts = ["zebra"] * unknown + ["cat"] * (150 - unknown)
     (tmp_path / "c.txt").write_text("\n".join(texts))
@@ -950,18 +820,16 @@ def test_the_share_of_unknown_tokens_is_told(attnscope):
     ]
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("family", "options"), [("longt5", ["--target", "a dog ran"]), ("longt5", [])])
-def test_a_model_without_maps_of_its_tokens_is_told(attnscope, saved, family, options):
-    """LongT5's encoder returns weights by blocks, and RWKV a result that is not attention."""
-    r = attnscope("heads", saved(family), "--text", "the cat sat on the mat . the dog ran", *options)
+def test_a_model_without_maps_of_its_tokens_is_told(attnscope, saved):
+    """LongT5's encoder returns weights by blocks."""
+    r = attnscope("heads", saved("longt5"), "--text", "the cat sat on the mat . the dog ran")
     assert (r.exit_status, r.out) == (2, "")
     [error] = [line for line in r.err.splitlines() if "error:" in line]
-    assert f"({family}) returns weights of the shape" in error
+    assert "(longt5) returns weights of the shape" in error
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("start", [None, "abc", -5, 10**6, 1.5, True, 2**70])
+@pytest.mark.parametrize("start", ["abc", -5, 10**6, True, 2**70])
 @pytest.mark.parametrize("command", ["heads", "model"])
 def test_a_decoder_that_starts_with_no_token_is_told(attnscope, tmp_path, command, start):
     save_reader("t5", tmp_path / "t5")
@@ -976,6 +844,7 @@ def test_a_decoder_that_starts_with_no_token_is_told(attnscope, tmp_path, comman
     assert attnscope(command, tmp_path / "t5", "--text", "the cat sat").exit_status == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["t5", "bart"])
 def test_a_decoder_whose_config_lacks_its_first_token_is_told(attnscope, tmp_path, family):
     save_reader(family, tmp_path / family)

@@ -370,7 +370,7 @@ def test_verify_compares_pooled_maps(attnscope, llama, file, monkeypatch):
         True,
         0,
     )
-    from attnscope.model.maps.pool import CellPooler
+    from attnscope.model.maps.pooled import CellPooler
 
     right = CellPooler.add
     monkeypatch.setattr(

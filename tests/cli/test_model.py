@@ -14,7 +14,6 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
-    AutoModelForMaskedLM,
     AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
@@ -48,6 +47,14 @@ def eager(folder, text, **options):
         return model(**given, output_attentions=True).attentions
 
 
+def verified(attnscope, *command):
+    """The record of maps that are compared with the model's own, and equal them."""
+    r = attnscope(*command, "--verify", "-f", "json")
+    assert r.exit_status == 0, r.err
+    assert all(check["ok"] for check in r.json["checks"])
+    return r.json
+
+
 def test_a_text_shows_a_map_with_its_tokens(attnscope):
     r = attnscope("bert", "--layer", 0, "--head", 0, "--text", TEXT)
     assert (r.exit_status, r.err) == (0, "")
@@ -63,28 +70,19 @@ def test_bert_is_model_with_a_default(attnscope):
     assert attnscope("bert", "--model", "minilm").out == attnscope("model", "minilm").out
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("layer", "head"), [(0, 0), (3, 7), (5, 11)])
-def test_json_holds_the_models_own_weights(attnscope, minilm, layer, head):
-    r = attnscope("bert", "--layer", layer, "--head", head, "--text", TEXT, "--format", "json")
-    record = r.json
+def test_records_hold_the_models_own_weights(attnscope, minilm):
+    theirs = eager(minilm, TEXT)
+    command = ["bert", "--text", TEXT, "--format", "json"]
+    record = attnscope(*command, "--layer", 3, "--head", 7).json
     assert record["schema"] == "attnscope.map/1"
-    assert (record["layer"], record["head"], record["kv_head"]) == (layer, head, head)
+    assert (record["layer"], record["head"], record["kv_head"]) == (3, 7, 7)
     assert record["query_tokens"] == record["key_tokens"]
     assert record["key_tokens"][6] == "[MASK]"
-    theirs = eager(minilm, TEXT)[layer][0, head].numpy()
-    assert abs(np.array(record["attention"]) - theirs).max() < 1e-5
-
-
-def test_all_heads_in_one_record(attnscope, minilm):
-    r = attnscope("bert", "--layer", "all", "--head", "0,3-4", "--text", TEXT, "--format", "json")
-    assert r.json["schema"] == "attnscope.maps/1"
-    maps = r.json["maps"]
-    assert [(each["layer"], each["head"]) for each in maps] == [
-        (i, h) for i in range(6) for h in (0, 3, 4)
-    ]
-    theirs = eager(minilm, TEXT)
-    for each in maps:
+    several = attnscope(*command, "--layer", "all", "--head", "0,3-4").json
+    assert several["schema"] == "attnscope.maps/1"
+    places = [(each["layer"], each["head"]) for each in several["maps"]]
+    assert places == [(layer, head) for layer in range(6) for head in (0, 3, 4)]
+    for each in [record, *several["maps"]]:
         own = theirs[each["layer"]][0, each["head"]].numpy()
         assert abs(np.array(each["attention"]) - own).max() < 1e-5
 
@@ -141,18 +139,6 @@ def test_a_pair_has_segments(attnscope, minilm):
 
 
 @pytest.mark.sweep
-def test_top_lists_the_strongest_keys(attnscope):
-    r = attnscope("bert", "--text", TEXT, "--layer", 2, "--head", 5, "--top", 2)
-    assert r.exit_status == 0
-    row = next(line for line in r.out.splitlines() if "because" in line.split()[:2])
-    assert "[CLS]" in row
-    record = attnscope("bert", "--text", TEXT, "--layer", 2, "--head", 5, "--format", "json").json
-    weights = np.array(record["attention"])[7]
-    assert f"{sorted(weights)[-1]:.2f}" in row
-    assert f"{sorted(weights)[-2]:.2f}" in row
-
-
-@pytest.mark.sweep
 def test_top_and_query_are_in_every_format(attnscope):
     command = ["bert", "--text", "it was tired", "--layer", 2]
     whole = attnscope(*command, "-f", "json").json
@@ -172,28 +158,17 @@ def test_top_and_query_are_in_every_format(attnscope):
 
 
 @pytest.mark.sweep
-def test_query_shows_one_row(attnscope):
-    r = attnscope("bert", "--text", TEXT, "--query", 2)
-    assert "query 2 cat" in r.out
-    r = attnscope("bert", "--text", TEXT, "--query", 13)
-    assert r.err.startswith("attnscope: error: there is no query 13: queries are 0 to 12.")
-
-
-@pytest.mark.sweep
 def test_verify_compares_with_the_model_itself(attnscope):
-    r = attnscope(
-        "bert", "--text", TEXT, "--layer", "all", "--head", "all", "--verify", "--format", "json"
-    )
-    assert r.exit_status == 0
-    maps, output = r.json["checks"]
+    maps, output = verified(attnscope, "bert", "--text", TEXT, "--layer", "all", "--head", "all")[
+        "checks"
+    ]
     assert maps["name"] == "72 maps = those of the model's own eager attention"
-    assert maps["ok"]
     assert 0 < maps["max_abs_diff"] < 1e-5
-    assert (output["max_abs_diff"], output["tolerance"], output["ok"]) == (0, 0, True)
+    assert (output["max_abs_diff"], output["tolerance"]) == (0, 0)
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch, dtype):
     from attnscope.model.maps import capture as gallery
 
@@ -219,9 +194,8 @@ def test_verify_exits_1_when_observing_changes_the_output(attnscope, monkeypatch
     assert [check["ok"] for check in r.json["checks"]] == [True, False]
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("family", "dtype"), [("llama", "float32"), ("gpt2", "bfloat16")])
 def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, saved, family, dtype):
     """If a model changes its scores in an unobserved way, its own eager maps are shown instead."""
     from dataclasses import replace
@@ -248,9 +222,7 @@ def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, s
 @pytest.mark.parametrize(
     ("family", "kind"),
     [
-        ("bert", AutoModelForQuestionAnswering),
         ("bert", AutoModelForPreTraining),
-        ("bert", AutoModelForMaskedLM),
         ("roberta", AutoModelForSequenceClassification),
         ("gpt2", AutoModelForTokenClassification),
         ("bart", AutoModelForQuestionAnswering),
@@ -259,17 +231,13 @@ def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, s
 def test_models_for_a_task_are_read(attnscope, tmp_path, family, kind):
     save_reader(family, tmp_path / family, kind)
     target = ["--target", "a dog"] if family == "bart" else []
-    r = attnscope("model", tmp_path / family, "--text", SHORT, "--verify", "-f", "json", *target)
-    assert r.exit_status == 0, r.err
-    assert all(check["ok"] for check in r.json["checks"])
+    verified(attnscope, "model", tmp_path / family, "--text", SHORT, *target)
 
 
 def test_a_model_that_classifies_pictures_is_seen(attnscope, tmp_path):
     save_seer("dinov2", tmp_path / "dino", AutoModelForImageClassification)
     picture = save_picture(tmp_path / "picture.png")
-    r = attnscope("model", tmp_path / "dino", "--image", picture, "--layer", 2, "--verify", "-f", "json")
-    assert r.exit_status == 0, r.err
-    assert all(check["ok"] for check in r.json["checks"])
+    verified(attnscope, "model", tmp_path / "dino", "--image", picture, "--layer", 2)
 
 
 @pytest.mark.parametrize(
@@ -279,13 +247,10 @@ def test_a_model_that_classifies_pictures_is_seen(attnscope, tmp_path):
         ({"image_std": 1e-300}, 2, "makes pictures that are not finite: image_mean is"),
         ({"image_std": [1, 10**400, 1]}, 2, "transformers cannot run "),
         ({"image_mean": "x"}, 2, "transformers cannot run "),
-        ({"image_std": [0, 0, 0]}, 2, "makes pictures that are not finite: image_mean is"),
         ({"size": {"height": 10**9, "width": 8}}, 2, "size.height is 1000000000, but must be"),
-        ({"size": {"height": "8", "width": 8}}, 2, "size.height is '8', but must be a whole number"),
         ({"size": 0}, 2, "size is 0, but must be a whole number from 1 to 4,096."),
         ({"size": [8, -1]}, 2, "size: width is -1, but must be"),
         ({"crop_size": 10**9, "do_center_crop": True}, 2, "crop_size is 1000000000, but must be"),
-        ({"size": [8, 8]}, 0, ""),
         ({"size": 8}, 0, ""),
     ],
 )
@@ -302,7 +267,7 @@ def test_a_picture_with_strange_settings_is_read_or_told(
     assert len([line for line in r.err.splitlines() if not line.startswith("  try")]) == bool(status)
 
 
-@pytest.mark.parametrize("text", ["", "{", "null", "[]", "5"])
+@pytest.mark.parametrize("text", ["{", "[]"])
 def test_settings_of_pictures_that_are_no_object_are_told(attnscope, saved, tmp_path, text):
     folder = tmp_path / "vit"
     copytree(saved("vit"), folder)
@@ -340,14 +305,12 @@ def test_a_picture_that_is_too_large_is_told(attnscope, saved, tmp_path, monkeyp
 
 
 def test_weights_that_are_not_numbers_are_refused_with_their_layer(attnscope, tmp_path, saved):
-    from shutil import copytree
-
     folder = copytree(saved("bert"), tmp_path / "nan")
     with changed_weights(folder) as weights:
         weights["encoder.layer.1.attention.self.query.weight"][0, 0] = float("nan")
     command = ["model", folder, "--text", SHORT]
     assert attnscope(*command, "--layer", 0).exit_status == 0
-    for more in (["--layer", "all", "--head", "all"], ["--layer", 1], ["--layer", 1, "--verify"]):
+    for more in (["--layer", "all", "--head", "all"], ["--layer", 1, "--verify"]):
         r = attnscope(*command, *more)
         assert (r.exit_status, r.out) == (2, "")
         assert "the attention of" in r.err
@@ -359,39 +322,24 @@ def test_weights_that_are_not_numbers_are_refused_with_their_layer(attnscope, tm
     ("family", "stack"),
     [
         *(("llama", None), ("gpt2", None), ("mistral", None), ("gemma2", None), ("gpt_oss", None)),
-        *(("albert", None), ("lfm2", None), ("bart", "encoder"), ("clip", "text"), ("qwen3", None)),
-        *(("roberta", None), ("distilbert", None), ("modernbert", None), ("opt", None)),
+        *(("albert", None), ("lfm2", None), ("bart", "encoder"), ("clip", "text"), ("modernbert", None)),
+        ("afmoe", None),  # whose mask is a keyword
     ],
-)  # fmt: skip
+)
 def test_verify_holds_for_other_families(attnscope, saved, family, stack):
     more = ["--stack", stack] if stack else []
-    r = attnscope(
-        "model",
-        saved(family),
-        "--text",
-        SHORT,
-        "--layer",
-        1,
-        "--head",
-        2,
-        "--verify",
-        "--format",
-        "json",
-        *more,
+    record = verified(
+        attnscope, "model", saved(family), "--text", SHORT, "--layer", 1, "--head", 2, *more
     )
-    assert r.exit_status == 0, r.err
-    assert all(check["ok"] for check in r.json["checks"])
-    assert r.json["stack"] == (stack or "self")
-    assert r.json["key_tokens"] == ["[CLS]", *SHORT.split(), "[SEP]"]
+    assert record["stack"] == (stack or "self")
+    assert record["key_tokens"] == ["[CLS]", *SHORT.split(), "[SEP]"]
 
 
 def test_a_shared_key_head_is_shown(attnscope, saved):
-    r = attnscope("model", saved("llama"), "--text", SHORT, "--head", 4)
-    assert r.out.splitlines()[0].endswith("layer 0 of 2 · head 4 of 6 · K,V head 1 of 2")
-    assert (
-        attnscope("model", saved("llama"), "--text", SHORT, "--head", 4, "-f", "json").json["kv_head"]
-        == 1
-    )
+    command = ["model", saved("llama"), "--text", SHORT, "--head", 4]
+    heading, *_ = attnscope(*command).out.splitlines()
+    assert heading.endswith("layer 0 of 2 · head 4 of 6 · K,V head 1 of 2")
+    assert attnscope(*command, "-f", "json").json["kv_head"] == 1
 
 
 def test_a_sink_takes_its_part(attnscope, saved):
@@ -411,9 +359,8 @@ def test_families_beside_the_registry_show_their_own_maps(attnscope, saved, fami
 
 
 def test_a_sink_after_the_softmax_is_told_apart(attnscope, saved):
-    r = attnscope("model", saved("granite_swa"), "--text", SHORT, "--verify", "-f", "json")
-    assert r.exit_status == 0
-    assert "without the sink's share" in r.json["checks"][0]["note"]
+    record = verified(attnscope, "model", saved("granite_swa"), "--text", SHORT)
+    assert "without the sink's share" in record["checks"][0]["note"]
 
 
 @pytest.mark.parametrize(
@@ -442,73 +389,51 @@ def test_stacks_beside_the_registry_show_their_own_maps(attnscope, saved):
     assert all(check["ok"] for check in cross["checks"])
 
 
-def test_a_mask_by_keyword_is_seen(attnscope, saved):
-    r = attnscope("model", saved("afmoe"), "--text", SHORT, "--layer", 1, "--verify", "-f", "json")
-    assert r.exit_status == 0, r.err
-    assert all(check["ok"] for check in r.json["checks"])
-
-
 def test_an_encoder_alone_of_what_had_a_decoder_is_one_stack(attnscope, tmp_path):
     model = save_reader("t5", tmp_path, T5EncoderModelForTests)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "is_encoder_decoder": True}))
-    r = attnscope("model", tmp_path, "--text", SHORT, "--verify", "-f", "json")
-    assert r.exit_status == 0, r.err
-    assert (type(model).__name__, r.json["stack"]) == ("T5EncoderModel", "self")
+    record = verified(attnscope, "model", tmp_path, "--text", SHORT)
+    assert (type(model).__name__, record["stack"]) == ("T5EncoderModel", "self")
 
 
 def test_a_layer_without_attention_is_told(attnscope, saved):
-    r = attnscope("model", saved("lfm2"), "--text", SHORT, "--layer", 2)
-    assert "layer 2 of" in r.err
-    assert "has no attention: layers 1 and 3 of its 4 have it." in r.err
-    assert (
-        attnscope("model", saved("lfm2"), "--text", SHORT, "-f", "json").json["layer"] == 1
-    )  # the first
-    assert attnscope("model", saved("lfm2"), "--text", SHORT, "--layer", 3).exit_status == 0
+    command = ["model", saved("lfm2"), "--text", SHORT]
+    assert "has no attention: layers 1 and 3 of its 4 have it." in attnscope(*command, "--layer", 2).err
+    assert attnscope(*command, "-f", "json").json["layer"] == 1  # the first
 
 
-def test_cross_attention_is_from_the_target_to_the_text(attnscope, saved):
-    r = attnscope("model", saved("t5"), "--text", "the cat sat", "--target", "a dog ran", "-f", "json")
-    assert r.json["stack"] == "cross"
-    assert r.json["query_tokens"] == ["[PAD]", "[CLS]", "a", "dog", "ran"]
-    assert r.json["key_tokens"] == ["[CLS]", "the", "cat", "sat", "[SEP]"]
-    assert np.array(r.json["attention"]).shape == (5, 5)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("family", ["t5", "bart"])
-@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("family", "stack"), [("t5", "cross"), ("t5", "decoder"), ("bart", "encoder"), ("bart", "cross")]
+)
 def test_every_stack_of_two_is_the_models_own(attnscope, saved, family, stack):
     command = ["model", saved(family), "--text", SHORT, "--target", "a dog ran", "--stack", stack]
-    r = attnscope(*command, "--layer", 1, "--head", 2, "--verify", "-f", "json")
-    assert r.exit_status == 0, r.err
-    assert all(check["ok"] for check in r.json["checks"])
-    assert len(r.json["query_tokens"]) == (8 if stack == "encoder" else 5)
+    record = verified(attnscope, *command, "--layer", 1, "--head", 2)
+    source, target = ["[CLS]", *SHORT.split(), "[SEP]"], [..., "[CLS]", "a", "dog", "ran"]
+    assert record["query_tokens"][1:] == (source if stack == "encoder" else target)[1:]
+    assert record["key_tokens"][1:] == (target if stack == "decoder" else source)[1:]
 
 
 @pytest.mark.sweep
 def test_generated_tokens_are_the_rows(attnscope, saved):
-    r = attnscope("model", saved("gpt2"), "--text", "the cat", "--generate", 3, "--verify", "-f", "json")
-    assert r.exit_status == 0
-    assert (len(r.json["query_tokens"]), len(r.json["key_tokens"])) == (3, 7)
-    assert (r.json["generated"], r.json["first_query"]) == ([4, 5, 6], 4)
     command = ["model", saved("gpt2"), "--text", "the cat", "--generate", 3]
-    rows = attnscope(*command).out.splitlines()
-    assert [line.split()[0] for line in rows[5:8]] == ["4", "5", "6"]
+    record = verified(attnscope, *command)
+    assert (len(record["query_tokens"]), len(record["key_tokens"])) == (3, 7)
+    assert (record["generated"], record["first_query"]) == ([4, 5, 6], 4)
+    assert [line.split()[0] for line in attnscope(*command).out.splitlines()[5:8]] == ["4", "5", "6"]
     one = attnscope(*command, "--query", 5, "-f", "json").json
-    assert (one["first_query"], one["attention"]) == (5, r.json["attention"][1:2])
+    assert (one["first_query"], one["attention"]) == (5, record["attention"][1:2])
     assert attnscope(*command, "--query", 5, "-f", "csv").out.splitlines()[1].startswith("0,0,5,")
     assert attnscope(*command, "--top", 1, "-f", "csv").out.splitlines()[1].startswith("4,")
-    assert attnscope(*command, "--query", 5).out.count("query 5") == 1
     assert "there is no query 3: queries are 4 to 6." in attnscope(*command, "--query", 3).err
-    first, *_, last = np.array(r.json["attention"])
+    first, *_, last = np.array(record["attention"])
     assert first[5:].tolist() == [0, 0]  # a token does not see those after it
     assert (last > 0).all()
-    assert "generated:" in r.json["notices"][0]
-    r = attnscope("model", saved("bart"), "--text", SHORT, "--generate", 3, "-f", "json")
-    assert r.json["stack"] == "cross"
-    assert 1 <= len(r.json["query_tokens"]) <= 3
-    assert r.json["generated"][0] == r.json["first_query"] == 1
+    assert "generated:" in record["notices"][0]
+    crossed = attnscope("model", saved("bart"), "--text", SHORT, "--generate", 3, "-f", "json").json
+    assert crossed["stack"] == "cross"
+    assert crossed["generated"][0] == crossed["first_query"] == 1
 
 
 def test_more_tokens_than_the_model_takes_are_not_generated(attnscope, saved):
@@ -551,12 +476,10 @@ def test_a_model_that_does_not_write_is_told(attnscope):
 @pytest.mark.parametrize(("family", "stack"), [("vit", "self"), ("clip", "vision"), ("deit", "self")])
 def test_a_picture_is_a_grid_of_patches(attnscope, saved, tmp_path, family, stack):
     picture = save_picture(tmp_path / "picture.png")
-    r = attnscope("model", saved(family), "--image", picture, "--layer", 1, "--verify", "-f", "json")
-    assert r.exit_status == 0, r.err
-    assert all(check["ok"] for check in r.json["checks"])
-    assert (r.json["stack"], r.json["patches"]) == (stack, [2, 2])
-    assert r.json["key_tokens"][-4:] == ["0,0", "0,1", "1,0", "1,1"]
-    assert len(r.json["key_tokens"]) == (6 if family == "deit" else 5)
+    record = verified(attnscope, "model", saved(family), "--image", picture, "--layer", 1)
+    assert (record["stack"], record["patches"]) == (stack, [2, 2])
+    assert record["key_tokens"][-4:] == ["0,0", "0,1", "1,0", "1,1"]
+    assert len(record["key_tokens"]) == (6 if family == "deit" else 5)
     assert "patches 2 × 2" in attnscope("model", saved(family), "--image", picture).out
 
 
@@ -582,16 +505,14 @@ def test_steps_are_named_as_mha_names_them(attnscope, saved):
     assert steps["K"]["dims"] == ["n_batch", "n_kv_head", "n_K", "d_K"]
     assert steps["scores"]["shape"] == [1, 6, 8, 8]
     assert steps["x_rsh2"]["dims"] == ["n_batch", "n_Q", "n_head·d_V"]
+    assert steps["attention"]["how"] == "softmax(scores_masked)"
     assert [check["ok"] for check in r.json["checks"]] == [True]
 
 
-@pytest.mark.parametrize(
-    ("family", "how"),
-    [("llama", "softmax(scores_masked)"), ("gpt_oss", "softmax_beside(scores_masked, sinks)")],
-)
-def test_steps_show_the_softmax_that_ran(attnscope, saved, family, how):
-    r = attnscope("model", saved(family), "--text", SHORT, "--layer", 1, "--steps", "-f", "json")
-    assert {step["name"]: step["how"] for step in r.json["steps"]}["attention"] == how
+def test_steps_show_the_softmax_that_ran(attnscope, saved):
+    r = attnscope("model", saved("gpt_oss"), "--text", SHORT, "--steps", "-f", "json")
+    steps = {step["name"]: step["how"] for step in r.json["steps"]}
+    assert steps["attention"] == "softmax_beside(scores_masked, sinks)"
 
 
 def test_steps_show_values_that_the_map_has(attnscope, saved):
@@ -669,32 +590,22 @@ def test_a_grid_of_heads_is_drawn(attnscope, tmp_path, suffix):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 def test_a_model_runs_in_other_dtypes(attnscope, dtype):
-    r = attnscope("bert", "--text", TEXT, "--layer", 2, "--dtype", dtype, "--verify", "-f", "json")
-    assert r.exit_status == 0
-    assert np.array(r.json["attention"]).sum(-1) == pytest.approx(1, abs=1e-5)
+    record = verified(attnscope, "bert", "--text", TEXT, "--layer", 2, "--dtype", dtype)
+    assert np.array(record["attention"]).sum(-1) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.sweep
 def test_a_long_text_is_refused_with_both_numbers_or_cut(attnscope):
-    text = "tired " * 600
-    r = attnscope("bert", "--text", text)
-    assert r.err.splitlines() == [
+    command = ["bert", "--text", "tired " * 600]
+    assert attnscope(*command).err.splitlines() == [
         "attnscope: error: --text is 602 tokens long, but the model takes at most 512.",
         "  try  --truncate",
     ]
-    r = attnscope("bert", "--text", text, "--truncate", "--top", 1, "-f", "csv")
-    rows = r.out.splitlines()
-    assert len(rows) == 513
-    assert rows[-1].startswith("511,[SEP]")
-
-
-@pytest.mark.sweep
-def test_a_cut_is_told(attnscope):
-    r = attnscope("bert", "--text", "tired " * 600, "--truncate", "--top", 1, "-f", "json")
-    assert r.json["notices"] == ["--text was truncated from 602 tokens to 512."]
-    assert attnscope("bert", "--text", TEXT, "--truncate", "-f", "json").json["notices"] == []
+    record = attnscope(*command, "--truncate", "--top", 1, "-f", "json").json
+    assert (len(record["strongest"]), record["query_tokens"][-1]) == (512, "[SEP]")
+    assert record["notices"] == ["--text was truncated from 602 tokens to 512."]
 
 
 def test_a_text_of_unknown_words_alone_is_read(attnscope):
@@ -707,8 +618,6 @@ def test_tokens_that_look_like_markup_are_text_in_markdown(attnscope):
 
 
 def test_code_that_comes_with_a_model_is_not_run(attnscope, saved, tmp_path, monkeypatch):
-    from shutil import copytree
-
     folder = copytree(saved("bert"), tmp_path / "own")
     config = json.loads((folder / "config.json").read_text())
     own = {**config, "model_type": "mine", "auto_map": {"AutoConfig": "own_code.Config"}}
@@ -721,8 +630,6 @@ def test_code_that_comes_with_a_model_is_not_run(attnscope, saved, tmp_path, mon
 
 
 def test_weights_of_other_shapes_are_told(attnscope, saved, tmp_path):
-    from shutil import copytree
-
     folder = copytree(saved("bert"), tmp_path / "wide")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 77}))
@@ -731,32 +638,18 @@ def test_weights_of_other_shapes_are_told(attnscope, saved, tmp_path):
     assert "77" in r.err
 
 
-def test_what_an_encoding_lacks_is_escaped_in_a_table():
-    command = [sys.executable, "-m", "attnscope", "sdpa", "--nq", "30", "--dry-run"]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    r = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert r.stdout.isascii()
-    assert r"scale 1/\u221ad_K = 0.08839" in r.stdout
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("format", ["table", "csv", "json"])
-def test_what_an_encoding_lacks_is_escaped_in_every_format(format):
+@pytest.mark.parametrize(
+    ("format", "seen"),
+    [("table", r"\u6211"), pytest.param("json", '"', marks=pytest.mark.sweep)],
+)
+def test_what_an_encoding_lacks_is_escaped_in_every_format(format, seen):
     command = [sys.executable, "-m", "attnscope", "bert", "--text", "我 🍕", "-f", format]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     r = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert r.stdout.isascii()
+    assert seen in r.stdout
     if format == "json":
         assert json.loads(r.stdout)["key_tokens"][1] == "我"
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk to write to")
-def test_a_full_disk_is_told():
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "attnscope", "sdpa", "--dry-run"]
-        r = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert r.returncode == 2
-    assert r.stderr == "attnscope: error: cannot write the result: No space left on device.\n"
 
 
 def test_positions_that_begin_after_the_paddings_leave_less_room(attnscope, saved):
@@ -769,8 +662,6 @@ def test_positions_that_begin_after_the_paddings_leave_less_room(attnscope, save
 
 
 def test_a_model_without_a_tokenizer_is_told(attnscope, tmp_path, saved):
-    from shutil import copytree
-
     folder = copytree(saved("gpt2"), tmp_path / "bare")
     for path in folder.glob("token*"):
         path.unlink()
@@ -781,16 +672,9 @@ def test_a_model_without_a_tokenizer_is_told(attnscope, tmp_path, saved):
 
 
 def test_missing_weights_are_told(attnscope, tmp_path, saved):
-    from shutil import copytree
-
-    from safetensors.torch import load_file, save_file
-
     folder = copytree(saved("llama"), tmp_path / "torn")
-    weights = load_file(folder / "model.safetensors")
-    save_file(
-        {k: v for k, v in weights.items() if "layers.1.self_attn.q_proj" not in k},
-        folder / "model.safetensors",
-    )
+    with changed_weights(folder) as weights:
+        del weights["model.layers.1.self_attn.q_proj.weight"]
     r = attnscope("model", folder, "--text", SHORT)
     assert "lacks 1 weights of a LlamaForCausalLM" in r.err
     assert "layers.1.self_attn.q_proj.weight" in r.err
@@ -805,7 +689,6 @@ def test_missing_weights_are_told(attnscope, tmp_path, saved):
         (["--text", TEXT, "--layer", 6], "there is no layer 6 in minilm: it has layers 0 to 5."),
         (["--text", TEXT, "--head", 12], "there is no head 12 in minilm: it has heads 0 to 11."),
         (["--text", TEXT, "--layer", "x"], "--layer is 'x', but takes numbers from 0."),
-        (["--text", TEXT, "--layer", "3-1"], "--layer 3-1 ends before it starts."),
         (["--layer", "all"], "weights are shown of one head: --layer all --head 0 are several."),
         (["--pair", "a"], "--pair needs a text, and there is none."),
         (["--page", "x.html"], "--page needs a text, and there is none."),
@@ -821,14 +704,14 @@ def test_missing_weights_are_told(attnscope, tmp_path, saved):
         (["--text", TEXT, "--steps", "--head", 3], "--steps are those of all heads of a layer, and --head is 3."),
         (["--text", "a\udcffb"], "--text contains bytes that are not UTF-8."),
         (["--text", TEXT, "--stats"], "--stats applies to the steps of a layer."),
-        (["--text", TEXT, "--plot", "x.gif"], "x.gif ends in .gif"),
-        (["--text", TEXT, "--page", "x.txt"], "x.txt ends in .txt"),
-        (["--text", TEXT, "--page", "nowhere/x.html"], "there is no folder nowhere"),
         (["--text", TEXT, "--dtype", "int8"], "there is no dtype int8"),
         (["--text", TEXT, "--device", "tpu"], "'tpu' is not a device."),
         (["--text", TEXT, "--device", "cuda:9"], "there is no device cuda:9 here"),
         (["--text", TEXT, "--verify", "-f", "csv"], "csv holds one table, and --verify prints more."),
         (["--text", TEXT, "--show", "scores"], "there is no 'scores' in this map (--steps has more)"),
+        (["--ids", "5", "--text", "a"], "--text and --ids cannot be combined"),
+        (["--tokens", "cat", "--pair", "dog"], "--pair is the second of two texts"),
+        (["--ids", "five"], "--ids has 'five', which is not a token id"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_a_line(attnscope, options, message):
@@ -881,17 +764,6 @@ def test_a_page_of_some_heads_needs_memory_for_these_alone(attnscope, monkeypatc
     assert "needs at least 476.0 KiB" in attnscope("bert", *page, "--force").err
 
 
-def test_maps_that_do_not_fit_in_memory_are_refused(attnscope, monkeypatch):
-    import psutil
-
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 10_000})())
-    monkeypatch.setattr("attnscope.model.run.weights_fit.check_weights_fit", lambda *_, **__: None)
-    r = attnscope("bert", "--text", TEXT, "--layer", "all", "--head", "all")
-    assert r.err.startswith(
-        "attnscope: error: this run needs at least 48.2 KiB, but cpu has 9.8 KiB free."
-    )
-
-
 @pytest.mark.sweep
 def test_ids_are_read_as_the_text_that_has_them(attnscope, minilm):
     """The ids of a text, including special tokens, give the same maps as the text."""
@@ -904,18 +776,3 @@ def test_ids_are_read_as_the_text_that_has_them(attnscope, minilm):
         r = attnscope("bert", option, given, "--format", "json")
         assert r.json == as_text
         assert attnscope("bert", option, given, "--verify").exit_status == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--ids", "5", "--text", "a"], "--text and --ids cannot be combined"),
-        (["--ids", "5", "--tokens", "cat"], "--ids and --tokens cannot be combined"),
-        (["--tokens", "cat", "--pair", "dog"], "--pair is the second of two texts"),
-        (["--ids", "five"], "--ids has 'five', which is not a token id"),
-    ],
-)
-def test_ids_that_say_nothing_are_refused(attnscope, options, message):
-    r = attnscope("bert", *options)
-    assert (r.exit_status, r.out) == (2, "")
-    assert message in r.err

@@ -12,7 +12,7 @@ from attnscope.base.units import bytes_text
 from attnscope.model.maps.capture import HeadSelection
 from attnscope.model.maps.collect import bytes_of_maps, number_of_maps
 from attnscope.model.maps.metrics import N_PAIRS
-from attnscope.model.maps.pool import MAX_CELLS
+from attnscope.model.maps.pooled import MAX_CELLS
 from attnscope.model.maps.request import MapRequest
 from attnscope.model.run.memory_plan import MemoryPlan, Needs
 from attnscope.model.run.open import OpenedModel

@@ -108,11 +108,6 @@ def test_standard_input_is_plain_lines_where_no_field_is_asked_for():
     assert texts_of(windows_of("-", b'{"text": "a"}\n')) == [(1, '{"text": "a"}', None)]
 
 
-def test_a_field_may_have_no_name():
-    for name in ("x.jsonl", "-"):
-        assert texts_of(windows_of(name, b'{"": "a", "text": "b"}', field="")) == [(1, "a", None)]
-
-
 @pytest.mark.parametrize("name", ["X.TXT", "X.Txt.GZ"])
 def test_suffixes_may_be_written_in_capitals(name):
     Path(name).write_bytes(gzip.compress(b"a") if name.endswith("GZ") else b"a")
@@ -134,9 +129,8 @@ def test_a_pipe_that_is_closed_early_is_the_end():
     assert window.share is None
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_what_is_empty_has_no_window(name):
-    assert windows_of(name, b"") == []
+def test_what_is_empty_has_no_window():
+    assert all(windows_of(name, b"") == [] for name in PLAIN)
 
 
 def test_a_gzip_file_may_be_several_behind_each_other():
@@ -148,7 +142,7 @@ def test_a_gzip_file_may_be_several_behind_each_other():
 # What is left out
 
 
-@pytest.mark.parametrize("name", PLAIN + JSON)
+@pytest.mark.parametrize("name", ["x.txt", "x.jsonl.gz"])
 def test_blank_lines_and_blank_texts_are_passed_over_and_not_counted(name):
     blank = b"\xef\xbb\xbf\n\n \t\r\n\xc2\xa0\n"
     if name not in PLAIN:
@@ -182,11 +176,10 @@ def test_a_byte_order_mark_is_dropped_at_the_beginning_alone(name):
     [
         (b"caf\xe9", "is not UTF-8"),
         (b"\xed\xa0\x80", "is not UTF-8"),
-        ("a".encode("utf-16"), "is not UTF-8"),
         (b"a\0b", "has a NUL character"),
     ],
 )
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", ["x.txt.gz", "-"])
 def test_a_line_that_is_no_text_is_skipped_and_counted(name, line, why):
     [window] = windows_of(name, b"a\n\n" + line + b"\r\nb\n" + line)
     assert texts_of([window]) == [(1, "a", None), (4, "b", None)]
@@ -198,24 +191,18 @@ def test_a_line_that_is_no_text_is_skipped_and_counted(name, line, why):
     [
         (b'{"text": "caf\xe9"}', "is not UTF-8"),
         (b'{"text": "a\\u0000"}', "has a NUL character"),
-        (b'{"text": "a\0"}', "is not JSON: Invalid control character at, column 12"),
         (b'{"text": "a"', "is not JSON: Expecting ',' delimiter, column 13"),
-        (b'{"text": "a"} {}', "is not JSON: Extra data, column 15"),
         (b"[" * 1_000_000, "is nested too deeply for JSON"),
         (b'["text"]', "is not a JSON object but an array"),
-        (b'"text"', "is not a JSON object but a string"),
         (b"5", "is not a JSON object but a number"),
         (b"null", "is not a JSON object but null"),
-        (b"{}", "has no field 'text'"),
         (b'{"body": "a", "id": 7}', "has no field 'text'; it has 'body', 'id'"),
         (
             json.dumps(dict.fromkeys(["\x1b[31m", "k" * 99, *"cdefgh"])).encode(),
             f"has no field 'text'; it has '\\x1b[31m', '{'k' * 12}...{'k' * 13}', 'c', 'd', 'e', 'f', …",
         ),
-        (b'{"text": {}}', "has an object in field 'text'"),
         (b'{"text": ["a"]}', "has an array in field 'text'"),
         (b'{"text": 5}', "has a number in field 'text'"),
-        (b'{"text": 5e0}', "has a number in field 'text'"),
         (b'{"text": true}', "has true or false in field 'text'"),
         (b'{"text": null}', "has null in field 'text'"),
         (b'{"text": "\\ud83d"}', "has half of a surrogate pair in field 'text'"),
@@ -242,23 +229,18 @@ def test_what_is_wrong_with_a_target_is_told_as_of_a_text():
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n", b"\nlast"])
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", ["x.txt", "-"])
 def test_the_longest_line_is_read_and_a_longer_one_is_skipped(name, ending):
     with patch.object(module, "MAX_LINE_BYTES", 20), patch.object(module, "PIECE", 7):
         fits = b"a" * (20 - len(ending[:1]))
         last = [(3, "last", None)] if ending == b"\nlast" else []
         texts = [(1, "b", None), (2, fits.decode(), None), *last]
         assert texts_of(windows_of(name, b"b\n" + fits + ending)) == texts
-        for more in (1, 2, 3, 7, 8, 50):
+        for more in (1, 7, 50):
             [window] = windows_of(name, b"b\n" + fits + b"a" * more + ending)
             assert texts_of([window]) == [(1, "b", None), *last]
             assert (window.skipped, window.first_skipped) == (1, (2, "is longer than 20 B"))
             assert (window.lines, window.offset) == (2 + len(last), 2 + len(fits) + more + len(ending))
-
-
-def test_a_long_first_line_with_a_byte_order_mark_is_skipped_whole():
-    with patch.object(module, "MAX_LINE_BYTES", 20):
-        assert skipped_of("x.txt", b"\xef\xbb\xbf" + b"a" * 18) == (1, "is longer than 20 B")
 
 
 @pytest.mark.sweep
@@ -392,10 +374,9 @@ def test_windows_are_the_same_wherever_a_corpus_is_stored(drawn):
     assert others == [first, first]
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_a_window_is_64_kib_of_text(name):
+def test_a_window_is_64_kib_of_text():
     line = b"0123456789abcde\n"
-    windows = windows_of(name, line * 10_000)
+    windows = windows_of("x.txt", line * 10_000)
     assert [len(window.texts) for window in windows] == [4370, 4370, 1260]
     assert 4369 * 15 < WINDOW <= 4370 * 15
     ends = [window.end for window in windows]
@@ -435,9 +416,8 @@ def test_a_window_says_how_much_of_the_file_has_been_read(name):
     assert shares[-1] == 1
 
 
-@pytest.mark.parametrize("name", ["x.txt", "x.txt.gz"])
-def test_the_identity_of_a_file_is_its_name_size_and_beginning(name, here):
-    data = random.Random(0).randbytes(100_000).replace(b"\n", b"")
+def test_the_identity_of_a_file_is_its_name_size_and_beginning(here):
+    name, data = "x.txt.gz", random.Random(0).randbytes(100_000).replace(b"\n", b"")
     with stored(name, data):
         raw = Path(name).read_bytes()
         identity = open_corpus(str(here / name)).identity()
@@ -472,27 +452,17 @@ def test_the_fields_that_are_read_belong_to_the_identity():
     ("name", "fields", "kind", "message", "hint"),
     [
         ("gone.txt", {}, FileError, "there is no file gone.txt.", None),
-        ("gone.csv", {}, FileError, "there is no file gone.csv.", None),
         ("folder.txt", {}, FileError, "folder.txt is a folder.", "--corpus folder.txt/FILE"),
         ("pipe.txt", {}, FileError, "pipe.txt is not a regular file.", "- reads standard input"),
         ("loop.txt", {}, FileError, "cannot read loop.txt: Too many levels of symbolic links.", None),
         ("a.csv", {}, FileError, "a.csv ends in .csv, which is not a format for texts.", ".txt (a"),
-        ("a.json", {}, FileError, "a.json ends in .json, which", ".jsonl or .ndjson (an object per"),
         ("a.b.csv.gz", {}, FileError, "a.b.csv.gz ends in .csv.gz, which", "or one of them with .gz"),
-        ("a.gz", {}, FileError, "a.gz ends in .gz, which", ".txt"),
         ("a", {}, FileError, "a ends in no suffix, which", ".txt"),
         (
             "a.txt",
             {"field": "text"},
             OptionError,
             "--field names a field of objects, and the lines of a.txt are plain text.",
-            "a file that ends in .jsonl or .ndjson",
-        ),
-        (
-            "a.txt.gz",
-            {"target_field": "de"},
-            OptionError,
-            "--target-field names a field of objects, and the lines of a.txt.gz are plain text.",
             "a file that ends in .jsonl or .ndjson",
         ),
         (
@@ -527,20 +497,12 @@ def test_a_file_that_may_not_be_read_is_refused_when_it_is_opened(monkeypatch):
         open_corpus("x.txt")
 
 
-def test_a_file_that_changes_before_it_is_read_is_refused():
-    Path("x.txt").write_bytes(b"a")
-    corpus = open_corpus("x.txt")
-    Path("x.txt").unlink()
-    with pytest.raises(FileError, match=re.escape("cannot read x.txt: No such file or directory.")):
-        list(corpus.windows())
-
-
 def test_standard_input_that_is_closed_is_refused():
     with patch.object(sys, "stdin", None):
         assert refused("-").message == "standard input is closed."
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "block", "checksum", "followed"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "block", "checksum"])
 def test_a_damaged_gzip_file_is_told_after_what_could_be_read(damage):
     whole = windows_of("x.txt.gz", random_lines())
     raw = bytearray(Path("x.txt.gz").read_bytes())
@@ -551,10 +513,8 @@ def test_a_damaged_gzip_file_is_told_after_what_could_be_read(damage):
         raw[middle : middle + 64] = b"\xff" * 64
     elif damage == "block":
         raw += raw[:10] + b"\x07"  # another header, and a kind of block that there is not
-    elif damage == "checksum":
-        raw[-8] ^= 1
     else:
-        raw += b"what is no gzip"
+        raw[-8] ^= 1
     Path("x.txt.gz").write_bytes(raw)
     read = []
     with pytest.raises(FileError) as caught:

@@ -15,7 +15,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from shutil import copy
 
@@ -142,19 +142,16 @@ def assert_is(record, expected):
     for row in record["heads"]:
         for name in METRICS:
             mean, error = expected[row["layer"], row["head"], name]
-            assert row[name] == pytest.approx(mean, abs=2e-5, rel=2e-5), (
-                row["layer"],
-                row["head"],
-                name,
-            )
+            place = row["layer"], row["head"], name
+            assert row[name] == pytest.approx(mean, abs=2e-5, rel=2e-5), place
             assert row["errors"][name] == pytest.approx(error, abs=2e-5, rel=1e-3)
 
 
 # What is measured
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("name", ["c.txt", "c.jsonl", "c.txt.gz", "c.jsonl.gz", "-", "- of objects"])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", ["c.txt", "c.jsonl.gz", "-", "- of objects"])
 def test_a_corpus_is_what_a_loop_over_its_texts_finds(attnscope, bert, write, piped, name):
     plain = TEXTS if "jsonl" not in name and "objects" not in name else objects(TEXTS)
     options = ["--field", "text"] if "objects" in name else []
@@ -199,7 +196,7 @@ def test_queries_that_the_tokenizer_added_can_be_left_out(attnscope, bert, write
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("tokens", swept([1, 20, 100, 100_000], [20]))
+@pytest.mark.parametrize("tokens", swept([1, 20, 100_000], [20]))
 def test_how_many_are_read_at_once_does_not_matter(attnscope, bert, write, tokens):
     command = ["heads", bert, "--corpus", write("c.txt", drawn(40)), *CSV]
     assert are_equal(attnscope(*command, "--batch-tokens", tokens).out, attnscope(*command).out, 1e-5)
@@ -242,19 +239,10 @@ def test_a_decoder_reads_the_targets(attnscope, saved, write):
     assert all((only[name] is None) == (name not in CROSS) for name in METRICS)
 
 
-@pytest.mark.sweep
-def test_an_encoder_reads_alone_without_targets(attnscope, saved, write):
-    r = attnscope("heads", saved("bart"), "--corpus", write("c.txt", TEXTS), "-f", "json")
-    assert list(r.json["stacks"]) == ["encoder"]
-    command = ["heads", saved("bart"), "--corpus", "c.txt", "--stack", "cross"]
-    assert "bart" in attnscope(*command).err
-    assert "runs no cross attention here, only encoder." in attnscope(*command).err
-
-
 # What is no text
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_lines_that_are_no_text_are_skipped_counted_and_the_first_is_named(
     attnscope, bert, write, format
@@ -283,23 +271,18 @@ def test_a_long_stretch_without_a_text_is_passed_over(attnscope, bert, write):
         assert_is(r.json, naive_rows(bert, TEXTS))
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("name", "lines", "options", "message"),
     [
-        ("c.txt", [], [], "c.txt has no text that MODEL can read."),
         ("c.txt", ["", "  ", ""], [], "c.txt has no text that MODEL can read."),
         ("c.txt", [b"\xff", "", b"a\0"], [], "c.txt has no text that MODEL can read: line 1 is not UTF-8."),
-        ("c.txt.gz", [], [], "c.txt.gz has no text that MODEL can read."),
         ("c.jsonl", objects(TEXTS), ["--field", "body"], "c.jsonl has no text that MODEL can read: line 1 has no field 'body'; it has 'n', 'text', 'to'."),
-        ("c.jsonl", objects(TEXTS), ["--field", "n"], "c.jsonl has no text that MODEL can read: line 1 has a number in field 'n'."),
         ("c.txt", TEXTS, ["--field", "text"], "--field names a field of objects, and the lines of c.txt are plain text."),
-        ("c.txt", TEXTS, ["--target-field", "to"], "--target-field names a field of objects, and the lines of c.txt"),
         ("c.jsonl", objects(TEXTS, TEXTS), ["--target-field", "to"], "--target-field is for encoder-decoder models, and MODEL (bert)"),
         ("c.csv", TEXTS, [], "c.csv ends in .csv, which is not a format for texts."),
         ("c.txt", TEXTS, ["--memory", "1K"], "MODEL needs at least"),
         ("c.txt", TEXTS, ["--layer", 2], "there is no layer 2 in MODEL: it has layers 0 to 1."),
-        ("c.txt", TEXTS, ["--head", 3], "there is no head 3 in MODEL: it has heads 0 to 2."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_told_and_nothing_is_written(attnscope, bert, write, name, lines, options, message):  # fmt: skip
@@ -313,8 +296,7 @@ def test_what_cannot_be_read_is_told_and_nothing_is_written(attnscope, bert, wri
 
 
 def test_what_to_do_against_too_little_memory_is_something_for_a_corpus(attnscope, bert, write):
-    command = ["heads", bert, "--corpus", write("c.txt", TEXTS), "--memory", "1K"]
-    r = attnscope(*command)
+    r = attnscope("heads", bert, "--corpus", write("c.txt", TEXTS), "--memory", "1K")
     assert "--truncate" not in r.err  # which is for one text
     assert "--batch-tokens" in r.err
 
@@ -340,7 +322,6 @@ def test_a_metric_that_no_query_has_is_told_where_heads_are_sorted_by_it(attnsco
     command = ["heads", saved("llama"), "--corpus", write("c.txt", TEXTS)]
     told = "no query has a value for next: the heads are in the order of layers."
     assert told in attnscope(*command, "--sort", "next").out
-    assert told not in attnscope(*command).out
     assert told not in attnscope(*command, "--sort", "previous").out
 
 
@@ -399,10 +380,9 @@ def clock(monkeypatch):
     return now
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("at", "name"),
-    swept(product([1, 2, 5, 9], ["c.txt", "c.jsonl.gz"]), [(1, "c.txt"), (5, "c.jsonl.gz")]),
+    swept([(1, "c.txt"), (9, "c.txt"), (2, "c.jsonl.gz"), (5, "c.jsonl.gz")], [(5, "c.jsonl.gz")]),
 )
 def test_a_run_that_is_interrupted_goes_on_to_the_same_bits(attnscope, bert, write, small_windows, stops, at, name):  # fmt: skip
     texts = drawn(150)
@@ -421,18 +401,18 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_bits(attnscope, bert, wri
     assert r.out == whole
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.few(2)
+@pytest.mark.parametrize("format", ["table", "json"])
 def test_what_an_interrupted_run_has_is_shown_and_marked_partial(attnscope, bert, write, small_windows, stops, format):  # fmt: skip
     command = ["heads", bert, "--corpus", write("c.txt", drawn(150)), "--sort", "entropy", "-f", format]
     stops(5, KeyboardInterrupt)
     r = attnscope(*command)
     assert r.exit_status == 130
     assert "entropy" in r.out
-    told = r.out + r.err
-    assert (
-        '"partial": true' if format == "json" else "partial: the run ended before the end of the corpus"
-    ) in told
+    partial = {"json": '"partial": true'}.get(
+        format, "partial: the run ended before the end of the corpus"
+    )
+    assert partial in r.out
 
 
 def test_what_an_interrupted_run_shows_is_of_the_texts_that_it_has_read(attnscope, bert, write, small_windows, stops, monkeypatch):  # fmt: skip
@@ -457,7 +437,7 @@ def test_what_an_interrupted_run_shows_is_of_the_texts_that_it_has_read(attnscop
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("at", swept([1, 4, 7], [4]))
+@pytest.mark.parametrize("at", swept([1, 7], [7]))
 def test_what_an_interrupted_run_shows_is_what_it_goes_on_from(attnscope, bert, write, stops, monkeypatch, at):  # fmt: skip
     """In the middle of the only window, whose batches are not measured twice."""
     command = ["heads", bert, "--corpus", write("c.txt", drawn(150)), "--batch-tokens", 300]
@@ -500,10 +480,7 @@ def test_an_error_leaves_a_run_to_go_on_with(attnscope, bert, write, small_windo
     stops(6, ModelError("the machine is on fire."))
     r = attnscope(*command, "--checkpoint", "run.npz")
     assert (r.exit_status, r.out) == (2, "")
-    assert "the machine is on fire." in r.err
-    again = attnscope(*command, "--checkpoint", "run.npz", *CSV)
-    assert "texts: continuing" in again.err
-    assert again.out == whole
+    assert attnscope(*command, "--checkpoint", "run.npz", *CSV).out == whole
 
 
 @pytest.mark.few(1)
@@ -573,7 +550,7 @@ def test_what_cannot_be_saved_for_a_while_is_saved_later(attnscope, bert, write,
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("family", swept(["bert", "xlnet", "bart"], ["bart"]))
+@pytest.mark.parametrize("family", ["xlnet", "bart"])
 def test_a_run_that_has_ended_is_shown_at_once(attnscope, saved, write, monkeypatch, family):
     folder = saved(family)
     lines = [*objects(TEXTS, TARGETS), "no JSON", *objects(["the cat sat on . " * 40], ["a"])]
@@ -595,26 +572,18 @@ def test_a_run_that_has_ended_is_shown_at_once(attnscope, saved, write, monkeypa
 def test_what_does_not_decide_the_numbers_can_be_changed(attnscope, bert, write):
     command = ["heads", bert, "--corpus", write("c.txt", TEXTS)]
     attnscope(*command, "--checkpoint", "run.npz")
-    for options in (
-        ["--sort", "self", "--reverse", "--top", 2],
-        ["--head", "0,2"],
-        ["--page", "x.html"],
-        ["--plot", "x.svg"],
-        ["--memory", "100M"],
-    ):
-        fresh = attnscope(*command, *options, *CSV)
-        kept = attnscope(*command, *options, *CSV, "--checkpoint", "run.npz", *(["--force"] if len(options) == 2 and options[0] in ("--page", "--plot") else []))  # fmt: skip
-        assert kept.exit_status == 0, kept.err
+    shown = [["--sort", "self", "--reverse", "--top", 2], ["--head", "0,2"]]
+    for options in (*shown, ["--memory", "100M"], ["--page", "x.html"]):
+        kept = attnscope(*command, *options, *CSV, "--checkpoint", "run.npz")
         assert "the whole corpus" in kept.err
-        assert kept.out == fresh.out
+        options = [*options, "--force"] if "--page" in options else options
+        assert kept.out == attnscope(*command, *options, *CSV).out
 
 
 def test_what_the_model_lacks_is_told_of_a_run_that_has_ended_too(attnscope, bert, write):
     command = ["heads", bert, "--corpus", write("c.txt", TEXTS), "--checkpoint", "run.npz"]
     attnscope(*command)
-    r = attnscope(*command, "--head", 9)
-    assert (r.exit_status, r.out) == (2, "")
-    assert "there is no head 9 in" in r.err
+    assert "there is no head 9 in" in attnscope(*command, "--head", 9).err
 
 
 SETTINGS = [
@@ -658,13 +627,6 @@ def test_a_run_over_another_corpus_is_refused(attnscope, bert, write, change):
     assert "{" not in error  # in words
 
 
-def test_a_run_of_another_model_is_refused(attnscope, bert, saved, write):
-    attnscope("heads", bert, "--corpus", write("c.txt", TEXTS), "--checkpoint", "run.npz")
-    r = attnscope("heads", saved("gpt2"), "--corpus", "c.txt", "--checkpoint", "run.npz")
-    assert (r.exit_status, r.out) == (2, "")
-    assert "run.npz is from a run with model " in r.err
-
-
 def test_a_run_of_a_model_that_has_other_weights_by_now_is_refused(attnscope, write, tmp_path):
     command = ["heads", "bert", "--corpus", write("c.txt", TEXTS), "--checkpoint", "run.npz"]
     save_reader("bert", tmp_path / "bert")
@@ -677,14 +639,8 @@ def test_a_run_of_a_model_that_has_other_weights_by_now_is_refused(attnscope, wr
 
 
 def test_a_run_that_ended_before_it_was_told_so_knows_how_its_model_ran(attnscope, saved, write):
-    command = [
-        "heads",
-        saved("deberta-v2"),
-        "--corpus",
-        write("c.txt", TEXTS),
-        "--checkpoint",
-        "run.npz",
-    ]
+    command = ["heads", saved("deberta-v2"), "--corpus", write("c.txt", TEXTS)]
+    command += ["--checkpoint", "run.npz"]
     whole = attnscope(*command, "-f", "json")
     with np.load("run.npz") as stored:
         settings = json.loads(str(stored["about"]))["settings"]
@@ -744,7 +700,7 @@ def of_json(out):
 
 @pytest.mark.sweep
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_however_many_processes_there_are_the_table_is_the_same(large, ranks):
     folder, corpus, whole = large
     r = heads(folder, "--corpus", corpus, *CSV, ranks=ranks)
@@ -807,7 +763,7 @@ def test_a_process_that_is_stopped_goes_on_to_the_same_bits(large, tmp_path, how
 
 @pytest.mark.sweep
 @pytest.mark.slow
-@pytest.mark.parametrize(("lost", "ranks", "then"), [(0, 2, 3), (1, 2, 1), (2, 3, 2)])
+@pytest.mark.parametrize(("lost", "ranks", "then"), [(0, 2, 3), (2, 3, 2)])
 def test_a_process_that_is_lost_ends_the_run_which_goes_on_to_the_same_table(large, tmp_path, lost, ranks, then):  # fmt: skip
     folder, corpus, whole = large
     hold, run = Hold(tmp_path, at=6), tmp_path / "run.npz"

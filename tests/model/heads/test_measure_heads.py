@@ -6,7 +6,6 @@ import random
 import signal
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,7 +106,7 @@ def test_the_record_of_a_corpus_is_what_the_command_prints(attnscope, bert, tmp_
     path = tmp_path / "c.jsonl"
     path.write_text("".join(json.dumps({"said": text}) + "\n" for text in [*TEXTS, "", "the dog"]))
     printed = attnscope("heads", bert, "--corpus", path, "--field", "said", "--format", "json")
-    for given_as in ({"corpus": path}, {"corpus": str(path)}, {"texts": path}):
+    for given_as in ({"corpus": str(path)}, {"texts": path}):
         assert measure_heads(bert, **given_as, field="said").to_dict() == printed.json
 
 
@@ -115,17 +114,12 @@ def test_the_record_of_a_corpus_is_what_the_command_prints(attnscope, bert, tmp_
 def test_the_file_of_a_table_is_what_the_command_writes(attnscope, bert, tmp_path):
     table = measure_heads(bert, SHORT, sort="entropy", top=3, page=True)
     command = ["heads", bert, "--text", SHORT, "--sort", "entropy", "--top", 3]
-    table.save(tmp_path / "ours.csv")
-    assert (tmp_path / "ours.csv").read_text() == attnscope(*command, "--format", "csv").out
-    table.save(tmp_path / "ours.md")
-    assert (tmp_path / "ours.md").read_text() == attnscope(*command, "--format", "markdown").out
-    table.save(tmp_path / "ours.json")
-    assert json.loads((tmp_path / "ours.json").read_text()) == table.to_dict()
+    for suffix, format in (("csv", "csv"), ("md", "markdown")):
+        table.save(tmp_path / f"ours.{suffix}")
+        assert (tmp_path / f"ours.{suffix}").read_text() == attnscope(*command, "-f", format).out
     table.save(tmp_path / "ours.html")
     assert attnscope(*command, "--page", tmp_path / "theirs.html").exit_status == 0
     assert (tmp_path / "ours.html").read_text() == (tmp_path / "theirs.html").read_text()
-    table.save(str(tmp_path / "ours.png"))
-    assert (tmp_path / "ours.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_table_has_no_file_of_tensors_and_replaces_none(bert, tmp_path):
@@ -156,8 +150,7 @@ def test_texts_of_a_program_are_measured_as_those_of_a_file(bert, tmp_path):
     table = measure_heads(bert, corpus=path)
     assert table.sequences == 4
     assert table.rows[0].errors["entropy"] is not None
-    for texts in (TEXTS, tuple(TEXTS), iter(TEXTS), (text for text in TEXTS)):
-        assert numbers(measure_heads(bert, texts)) == numbers(table)
+    assert numbers(measure_heads(bert, TEXTS)) == numbers(table)
 
 
 def test_a_generator_is_read_once_and_as_late_as_possible(bert, monkeypatch):
@@ -197,7 +190,6 @@ def test_objects_of_a_program_are_read_by_their_fields(bert, saved):
     ("texts", "message"),
     [
         ([], "the corpus has no text that"),
-        (["", "  "], "the corpus has no text that"),
         ([3], "text 1 of the corpus is a int"),
         (["a", b"b"], "text 2 of the corpus is a bytes"),
         (["a\0b"], "line 1 has a NUL character"),
@@ -227,21 +219,16 @@ def test_ids_tokens_layers_heads_and_metrics_may_be_lists(minilm, bert):
     ("options", "error", "message"),
     [
         ({"layers": 9}, ModelError, "there is no layer 9"),
-        ({"heads": [0, 99]}, ModelError, "there is no head 99"),
         ({"layers": "x"}, OptionError, "layers is 'x'"),
         ({"stack": "decoder"}, OptionError, "runs no decoder attention here"),
         ({"metrics": ["entropy", "nothing"]}, OptionError, "there is no metric 'nothing'"),
-        ({"metrics": "entropy", "sort": "self"}, OptionError, "sort self is not among"),
         ({"file": "x.txt"}, OptionError, "cannot be combined"),
-        ({"max_length": 5}, OptionError, "only with truncate"),
         ({"top": 0}, OptionError, "top is 0, but takes numbers from 1"),
         ({"dtype": "int3"}, OptionError, "there is no dtype int3"),
-        ({"memory": "much"}, OptionError, "which is not a size"),
         ({"memory": 1000}, SizeError, "needs at least"),
         ({"device": "meta"}, OptionError, "computes no values"),
         ({"tokenizer": object()}, OptionError, "tokenizer= is for a loaded model"),
         ({"checkpoint": "run.npz"}, OptionError, "checkpoint needs a corpus"),
-        ({"target": "a dog"}, OptionError, "is for encoder-decoder models"),
     ],
 )
 def test_a_mistake_is_told_as_the_command_tells_it(bert, options, error, message):
@@ -382,12 +369,19 @@ def test_a_model_that_draws_leaves_the_random_state_of_its_caller(saved, functio
     assert_unchanged(model, before)
 
 
-@pytest.mark.few(4)
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("texts", [SHORT, TEXTS], ids=["one text", "a corpus"])
-@pytest.mark.parametrize("family", ["bert", "llama", "xlnet"])
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("family", "texts", "attention"),
+    [
+        ("bert", SHORT, "sdpa"),
+        ("bert", TEXTS, "eager"),
+        ("llama", SHORT, "eager"),
+        ("xlnet", TEXTS, None),
+    ],
+    ids=str,
+)
 def test_a_loaded_model_stays_as_it_is(saved, family, texts, attention):
-    options = {} if family == "xlnet" else {"attn_implementation": attention}
+    options = {} if attention is None else {"attn_implementation": attention}
     model, tokenizer = loaded(saved(family), **options)
     model.train()
     model.register_forward_hook(lambda *_: None)
@@ -396,8 +390,9 @@ def test_a_loaded_model_stays_as_it_is(saved, family, texts, attention):
     assert_unchanged(model, before)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
-@pytest.mark.parametrize("texts", [SHORT, TEXTS], ids=["one text", "a corpus"])
+@pytest.mark.parametrize(
+    ("error", "texts"), [(RuntimeError("broken"), SHORT), (KeyboardInterrupt(), TEXTS)], ids=str
+)
 def test_a_loaded_model_stays_as_it_is_after_an_exception(bert, monkeypatch, texts, error):
     model, tokenizer = loaded(bert)
     model.train()
@@ -484,20 +479,14 @@ def test_a_corpus_may_be_measured_in_another_thread(bert):
 
 
 def test_a_file_is_one_text(bert, tmp_path):
-    path = Path(tmp_path / "text.txt")
+    path = tmp_path / "text.txt"
     path.write_text(SHORT)
-    for given_as in (path, str(path)):
-        assert numbers(measure_heads(bert, file=given_as)) == numbers(measure_heads(bert, SHORT))
+    assert numbers(measure_heads(bert, file=str(path))) == numbers(measure_heads(bert, SHORT))
 
 
-def test_token_ids_need_no_tokenizer():
+def test_token_ids_need_no_tokenizer(minilm):
     """Which tokens are separators or punctuation is not known then; all else is as with a tokenizer."""
-    from transformers import AutoModel, AutoTokenizer
-
-    from attnscope.model.files.checkpoint import find_checkpoint
-
-    folder = find_checkpoint("minilm").folder
-    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = minilm
     ids = [1996, 4937, 2938, 1012]
     table = measure_heads(model, ids=ids)
     whole = measure_heads(model, ids=ids, tokenizer=tokenizer)
@@ -508,5 +497,3 @@ def test_token_ids_need_no_tokenizer():
     for options in ({"metrics": "punctuation"}, {"sort": "separator"}):
         with pytest.raises(OptionError, match="cannot be measured: the model has no tokenizer"):
             measure_heads(model, ids=ids, **options)
-    with pytest.raises(ModelError, match="without a tokenizer"):
-        measure_heads(model, "The cat sat.")

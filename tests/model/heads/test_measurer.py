@@ -93,22 +93,20 @@ def test_sequences_in_batches_of_their_own_add_up_to_the_same(families, expected
     accumulator = Accumulator()
     for text in batch.texts:
         accumulator.merge(measurer.measure(reader.batch([text])))
-    assert (accumulator.sequences, accumulator.tokens) == (
-        4,
-        sum(len(text.inputs["input_ids"]) for text in batch.texts),
-    )
+    n_tokens = sum(len(text.inputs["input_ids"]) for text in batch.texts)
+    assert (accumulator.sequences, accumulator.tokens) == (4, n_tokens)
     assert_equal(rows_in(measurer, accumulator), expected("llama"))
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("family", ["bert", "gpt2", "bart", "bloom"])
+@pytest.mark.parametrize("family", ["gpt2", "bart", "bloom"])
 def test_queries_that_the_tokenizer_added_can_be_left_out(families, expected, family):
     assert_equal(families(family).heads(special=False), expected(family), special=False)
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
-    "family", swept("bert mistral gpt_oss bart t5 bloom xlm".split(), ["mistral", "gpt_oss", "bart"])
+    "family", swept("bert mistral gpt_oss bart bloom".split(), ["mistral", "gpt_oss", "bart"])
 )
 def test_what_goes_to_other_keys_than_sinks_is_measured_as_if_they_were_all(families, family):
     ours = families(family).heads(without_sink=True, block_bytes=8000)
@@ -119,10 +117,9 @@ def test_what_goes_to_other_keys_than_sinks_is_measured_as_if_they_were_all(fami
         assert known["entropy"] >= 0
 
 
-@pytest.mark.parametrize("special", [True, False])
-def test_a_text_whose_queries_see_no_other_key_has_no_metrics_without_sinks(families, special):
+def test_a_text_whose_queries_see_no_other_key_has_no_metrics_without_sinks(families):
     family = families("llama")
-    measurer, _ = family.measurer(without_sink=True, special=special)
+    measurer, _ = family.measurer(without_sink=True)
     reader = Reader(measurer.model, load_tokenizer(family.checkpoint))
     [text] = reader.read(["the"])
     only = replace(text, inputs={name: ids[1:2] for name, ids in text.inputs.items()}, length=1)
@@ -131,8 +128,9 @@ def test_a_text_whose_queries_see_no_other_key_has_no_metrics_without_sinks(fami
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("without_sink", [False, True])
-@pytest.mark.parametrize("family", ["bert", "mistral", "bart"])
+@pytest.mark.parametrize(
+    ("family", "without_sink"), [("bert", False), ("mistral", True), ("bart", True)]
+)
 def test_weights_weighed_by_values_equal_a_loop_over_keys_and_features(families, family, without_sink):
     options = {"without_sink": without_sink}
     ours = families(family).heads(weigh="value", block_bytes=8000, **options)
@@ -229,17 +227,6 @@ def test_layers_without_attention_keep_their_number(families):
     assert measurer.measure(batch).layers == {"self": (4, 6)}
 
 
-def test_an_encoder_reads_alone_where_there_is_no_target(families, expected):
-    family = families("bart")
-    family.targets, targets = None, family.targets
-    try:
-        measurer, batch = family.measurer()
-    finally:
-        family.targets = targets
-    encoder = {head: told for head, told in expected("bart").items() if head[0] == "encoder"}
-    assert_equal(rows_of(measurer, batch), encoder)
-
-
 def test_only_the_metrics_that_are_asked_for_are_measured(families):
     family = families("bart")
     measurer, batch = family.measurer()
@@ -275,7 +262,7 @@ def test_the_model_computes_what_it_always_does(families, family):
 @pytest.mark.parametrize(
     ("family", "dtype"),
     swept(
-        product(["llama", "gemma2", "gpt_oss", "t5"], ["bfloat16", "float16"]),
+        [("llama", "float16"), ("gemma2", "bfloat16"), ("gpt_oss", "bfloat16"), ("t5", "bfloat16")],
         [("llama", "float16"), ("gpt_oss", "bfloat16"), ("t5", "bfloat16")],
     ),
 )
@@ -340,8 +327,8 @@ def loop_over(captured: list[AttentionInputs], batch: TextBatch, family: Family)
     return found
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("family", ["llama", "gpt_oss"])
 def test_bfloat16_is_near_what_float32_finds(families, family):
     single, narrow = (families(family).heads(dtype=dtype) for dtype in ("float32", "bfloat16"))
     for head, row in narrow.items():
@@ -356,10 +343,8 @@ def test_float64_is_measured_in_float64(families, family):
     assert_equal(made.heads(dtype="float64"), made.expected(dtype="float64"), tolerance=1e-10)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    ("family", "wrong"), [("llama", float("nan")), ("gemma2", float("inf")), ("bloom", float("nan"))]
-)
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("family", "wrong"), [("gemma2", float("inf")), ("bloom", float("nan"))])
 def test_attention_that_is_not_finite_is_told_with_its_layer(tmp_path, family, wrong):
     made = Family(family, tmp_path)
     model = made.model()
@@ -410,16 +395,16 @@ def test_a_model_is_believed_only_where_the_same_comes_of_it(families, expected,
     assert_equal(rows_of(measurer, batch), expected("llama"))
 
 
-def test_a_model_without_attention_is_refused(tmp_path):
-    with pytest.raises(ModelError, match="which returns no attention weights"):
-        Family("mamba", tmp_path).measurer()
-
-
-def test_a_model_that_does_not_attend_among_all_tokens_is_refused(tmp_path):
-    with pytest.raises(
-        ModelError, match=r"longformer \(longformer\) attends within a window around each token"
-    ):
-        Family("longformer", tmp_path).measurer()
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("mamba", "which returns no attention weights"),
+        ("longformer", r"longformer \(longformer\) attends within a window around each token"),
+    ],
+)
+def test_a_model_without_maps_of_all_tokens_is_refused(tmp_path, family, reason):
+    with pytest.raises(ModelError, match=reason):
+        Family(family, tmp_path).measurer()
 
 
 def test_a_model_that_attends_to_other_tokens_than_it_was_given_is_refused(families):

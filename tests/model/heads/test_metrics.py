@@ -149,13 +149,8 @@ def test_what_falls_on_marked_keys_is_added_up(mark):
     tokens = side([1, 6, 1, 8], **{{"separator": "separators"}.get(mark, mark): (1,)})
     assert measured(mark, FULL, tokens) == near(0.4, 0.6, 0.8, 0.15)
     assert measured(mark, FULL, FOUR, tokens) == near(0.4, 0.6, 0.8, 0.15)
+    assert measured(mark, CAUSAL, tokens) == near(1, 0.25, 0.75, 0.4)
     assert measured(mark, FULL, FOUR) == near(None, None, None, None)
-
-
-@pytest.mark.parametrize("mark", ["separator", "punctuation"])
-def test_queries_that_see_no_marked_key_do_not_count(mark):
-    tokens = side([5, 6, 1, 1], **{{"separator": "separators"}.get(mark, mark): (1,)})
-    assert measured(mark, CAUSAL, tokens) == near(None, None, 0.25, 0.7)
 
 
 def test_separators_and_punctuation_are_not_taken_for_each_other():
@@ -204,17 +199,13 @@ def test_each_head_has_its_own_weights_and_what_is_seen_is_common():
     assert measured("entropy_share", [[first, second]], tokens)[0][1] == near(None, 0)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("name", METRICS)
 def test_blocks_that_leave_keys_out_add_up_to_the_whole(name, rows):
     """Causal windows of three: the keys of a block begin later, and end earlier."""
     Q, K = (torch.randn(2, 3, 8, 4, generator=torch.Generator().manual_seed(k)).double() for k in (0, 1))
-    tokens = side(
-        [[5, 6, 5, 6, 7, 5, 6, 1], [5, 1, 5, 5, 5, 1, 5, 0]],
-        padding=1,
-        separators=(1,),
-        punctuation=(7,),
-    )
+    ids = [[5, 6, 5, 6, 7, 5, 6, 1], [5, 1, 5, 5, 5, 1, 5, 0]]
+    tokens = side(ids, padding=1, separators=(1,), punctuation=(7,))
     window = torch.ones(8, 8).tril().triu(-2).bool()
     attention = BlockedAttention(Q, K, K, window & tokens.real[:, None, None], scale=1.0)
     gathered = rows_for(name, tokens, tokens)
@@ -227,10 +218,8 @@ def test_blocks_that_leave_keys_out_add_up_to_the_whole(name, rows):
             block.attention
         )
         memory.fill_(nan)  # what is gathered is not kept in there
-    ours, whole = (
-        told_of(METRICS[name].of(gathered).expand(2, 3, 8)),
-        measured(name, maps.tolist(), tokens),
-    )
+    ours = told_of(METRICS[name].of(gathered).expand(2, 3, 8))
+    whole = measured(name, maps.tolist(), tokens)
     for b, n in enumerate(tokens.real.sum(dim=-1).tolist()):
         for head in range(3):
             assert ours[b][head][:n] == near(*whole[b][head][:n])
@@ -284,7 +273,7 @@ def test_blocks_that_grow_are_asked_in_the_same_memory():
     assert len(whole) == 1
 
 
-@pytest.mark.parametrize("keep", [0, 1000, 5000, 10**6])
+@pytest.mark.parametrize("keep", [0, 5000, 10**6])
 def test_what_may_be_kept_is_granted_once_to_all_layers(keep):
     tokens, store = side([list(range(40))]), Store(keep)
     first = WeightRows(tokens, tokens, [], ["same", "distance"], store=store)
@@ -326,13 +315,3 @@ def test_a_side_knows_its_beginning():
     tokens.real[1, 0] = False
     assert tokens.beginning.flatten().tolist() == [0, 1]
     assert tokens.first(2).ids.tolist() == [[5, 1]]
-
-
-def test_a_meaning_is_a_few_words():
-    meanings = {name: metric.meaning for name, metric in METRICS.items()}
-    assert meanings["entropy"] == "Entropy of a query's weights, in nats"
-    for meaning in [*meanings.values(), *(metric.meaning for metric in CROSS.values())]:
-        assert 10 < len(meaning) <= 80
-        assert "\n" not in meaning
-        assert not meaning.endswith(".")
-    assert len(set(meanings.values())) == len(METRICS)

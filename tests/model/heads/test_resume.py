@@ -105,18 +105,14 @@ def test_layers_and_stacks_keep_their_order(tmp_path):
     assert all(isinstance(key, tuple) for key in loaded.heads)
 
 
-def test_a_run_that_has_not_begun_is_kept_too(tmp_path):
-    save_state(tmp_path / "run.npz", RunState(Accumulator()), SETTINGS)
-    assert told(load_state(tmp_path / "run.npz", SETTINGS)) == told(RunState(Accumulator()))
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_run_with_other_settings_is_refused(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("metrics", ["self", "entropy"]), ("layers", None), ("max_length", 512), ("model", "another")],
+)
+def test_a_run_with_other_settings_is_refused(tmp_path, name, other):
     path = tmp_path / "run.npz"
     save_state(path, of_run(), SETTINGS)
-    other = {"metrics": ["self", "entropy"], "layers": None, "max_length": 512, "special": False}
-    other["size of the corpus"] = 13
-    changed = {**SETTINGS, name: other.get(name, "another")}
+    changed = {**SETTINGS, name: other}
     with pytest.raises(OptionError, match=f"is from a run with {name} .*, but this run has") as raised:
         load_state(path, changed)
     assert raised.value.hint == "the same options, or another name for --checkpoint"
@@ -147,7 +143,7 @@ def test_any_changed_byte_is_damage(tmp_path):
     data = path.read_bytes()
     near_the_end = range(len(data) - 300, len(data))  # where it is said what is in the file
     flips = cycle((1, 0x80, 0xFF))
-    for i in [*range(0, len(data), 97), *near_the_end]:
+    for i in [*range(0, len(data), 397), *near_the_end[::3]]:
         damaged = bytearray(data)
         damaged[i] ^= next(flips)
         path.write_bytes(damaged)
@@ -164,10 +160,8 @@ def archive(**arrays: Any) -> bytes:
 PICKLED = np.array([{"schema": "attnscope.run/2"}], dtype=object)
 DAMAGE = {
     "empty": lambda data: b"",
-    **{str(n): lambda data, n=n: data[: len(data) * n // 1000] for n in (10, 300, 900, 999)},
+    **{str(n): lambda data, n=n: data[: len(data) * n // 1000] for n in (10, 999)},
     "a byte more": lambda data: data + b"x",
-    "its end twice": lambda data: data + data[-71:],
-    "twice": lambda data: data + data,
     "text": lambda data: b"the cat sat on the mat\n",
     "hash": lambda data: b"sha256 " + b"0" * 64,
     "tensors": lambda data: archive(Q=np.zeros(3)),
@@ -216,11 +210,6 @@ def test_what_is_interrupted_leaves_the_file_as_it_was(tmp_path, monkeypatch, fa
     assert told(load_state(path, SETTINGS)) == told(of_run(1))
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(FileError, match=r"cannot write .*no folder"):
-        save_state(tmp_path / "no folder" / "run.npz", of_run(), SETTINGS)
-
-
 @dataclass
 class Stretch:
     """A window of a corpus."""
@@ -249,14 +238,8 @@ def test_a_window_more_is_added_to_what_was_read():
 
 
 def test_windows_that_were_begun_come_nearer_with_every_one_that_is_read():
-    state = replace(
-        of_run(),
-        parts={
-            0: WindowProgress(1, Accumulator()),
-            1: WindowProgress(2, Accumulator()),
-            4: WindowProgress(5, Accumulator()),
-        },
-    )
+    parts = {place: WindowProgress(n, Accumulator()) for place, n in ((0, 1), (1, 2), (4, 5))}
+    state = replace(of_run(), parts=parts)
     after = state.after(Stretch(90, 2**42), Accumulator())
     assert after.parts == {0: WindowProgress(2, Accumulator()), 3: WindowProgress(5, Accumulator())}
 
@@ -294,11 +277,6 @@ def test_a_run_is_an_archive_that_numpy_and_others_read(tmp_path):
     about, arrays = stored(path)
     assert about["schema"] == "attnscope.run/2"
     assert np.array_equal(arrays["encoder 0"], of_run().accumulator.sums["encoder", 0])
-
-
-def test_a_file_that_cannot_be_read_is_told(tmp_path):
-    with pytest.raises(FileError, match=r"cannot read .*: Is a directory\."):
-        load_state(tmp_path, SETTINGS)
 
 
 def test_what_was_read_before_stays_as_it_was():

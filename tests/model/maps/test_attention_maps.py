@@ -64,22 +64,18 @@ def flags(options: dict) -> list[str]:
 # As the command line
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("family", "options"),
     [
-        ("bert", {"text": TEXT}),
         ("bert", {"text": TEXT, "pair": "a dog ran", "layers": 1, "heads": "all", "verify": True}),
         ("bert", {"text": TEXT, "layers": range(2), "heads": [0, 2], "without_sink": True}),
         ("bert", {"text": TEXT, "layers": 1, "query": 2}),
         ("bert", {"text": TEXT, "top": 3, "without_sink": True}),
         ("bert", {"text": TEXT, "pool": "mean", "query": 1}),
-        ("bert", {"text": TEXT, "pool": "max", "top": 2, "heads": 1}),
         ("bert", {"ids": [2, 5, 6, 3], "dtype": "float64"}),
-        ("bert", {"tokens": "the cat sat", "memory": "1G"}),
         ("gpt2", {"text": "the cat", "generate": 3, "layers": "all"}),
         ("t5", {"text": TEXT, "target": "a dog ran", "heads": "0-1"}),
-        ("t5", {"text": TEXT, "stack": "encoder"}),
     ],
     ids=str,
 )
@@ -88,12 +84,6 @@ def test_the_record_is_the_one_of_the_command_line(attnscope, folders, family, o
     printed = attnscope("model", folder, *flags(options), "--format", "json").json
     recorded = json.loads(json.dumps(attention_maps(folder, **options).to_dict()))
     assert without_sentences(recorded) == without_sentences(printed)
-
-
-def test_a_file_is_read_as_the_command_line_reads_it(attnscope, folders, tmp_path):
-    (tmp_path / "x.txt").write_text(TEXT)
-    printed = attnscope("model", folders("bert"), "--file", tmp_path / "x.txt", "--format", "json").json
-    assert attention_maps(folders("bert"), file=tmp_path / "x.txt").to_dict() == printed
 
 
 def test_a_picture_is_seen_from_a_file_and_from_pillow(attnscope, folders, tmp_path):
@@ -106,14 +96,10 @@ def test_a_picture_is_seen_from_a_file_and_from_pillow(attnscope, folders, tmp_p
         assert attention_maps(folders("vit"), image=picture).to_dict() == printed
 
 
-@pytest.mark.parametrize("options", [{}, {"layers": 1, "stats": True}, {"verify": True}], ids=str)
-def test_the_steps_are_those_of_the_command_line(attnscope, folders, options):
-    own = {"layer": options["layers"]} | options if "layers" in options else options
-    trace = attention_steps(folders("bert"), TEXT, **{k: v for k, v in own.items() if k != "layers"})
-    printed = attnscope(
-        "model", folders("bert"), "--text", TEXT, "--steps", *flags(options), "--format", "json"
-    ).json
-    assert trace.to_dict() == printed
+def test_the_steps_are_those_of_the_command_line(attnscope, folders):
+    trace = attention_steps(folders("bert"), TEXT, layer=1, stats=True, verify=True)
+    command = ["model", folders("bert"), "--text", TEXT, "--steps", "--layer", 1, "--stats", "--verify"]
+    assert trace.to_dict() == attnscope(*command, "--format", "json").json
 
 
 def test_steps_keep_the_tensors_that_are_named(folders):
@@ -125,15 +111,14 @@ def test_steps_keep_the_tensors_that_are_named(folders):
 # A loaded model
 
 
-@pytest.mark.few(4)
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
-    ("family", "options"),
+    ("family", "attention", "options"),
     [
-        ("bert", {"layers": "all", "heads": "all", "verify": True}),
-        ("bert", {"pool": "max"}),
-        ("llama", {"layers": 1, "generate": 2}),
-        ("t5", {"target": "a dog"}),
+        ("bert", "eager", {"layers": "all", "heads": "all", "verify": True}),
+        ("bert", "sdpa", {"pool": "max"}),
+        ("llama", "sdpa", {"layers": 1, "generate": 2}),
+        ("t5", "eager", {"target": "a dog"}),
     ],
     ids=str,
 )
@@ -156,7 +141,7 @@ def _numbers(weights):
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("family", ["mpnet", "gpt_neo", "gpt_oss", "xlnet", "granite_swa", "modernbert"])
+@pytest.mark.parametrize("family", ["mpnet", "gpt_oss", "xlnet", "granite_swa"])
 def test_a_loaded_model_of_any_kind_has_the_very_maps_of_its_folder(folders, family):
     """Of those too whose attention is only to be had from their own eager attention."""
     from attnscope.model.run.load import class_of
@@ -236,17 +221,15 @@ def check_unchanged(before, model):
         assert after[name] == value, name
 
 
-@pytest.mark.few(10)
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
-    "options",
+    ("options", "attention", "training"),
     [
-        {"layers": "all", "heads": "all", "verify": True, "page": True},
-        {"pool": "max", "page": True},
-        {"generate": 2},
-        {"steps": True},
-        {"dtype": "float64"},
+        ({"layers": "all", "heads": "all", "verify": True, "page": True}, "sdpa", True),
+        ({"pool": "max", "page": True}, "eager", True),
+        ({"generate": 2}, "sdpa", False),
+        ({"steps": True}, "eager", True),
+        ({"dtype": "float64"}, "sdpa", True),
     ],
     ids=str,
 )
@@ -259,9 +242,10 @@ def test_a_loaded_model_is_left_as_it_was(loaded, options, attention, training):
     check_unchanged(before, model)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize(
-    "options", [{"layers": "all"}, {"pool": "max"}, {"steps": True}, {"generate": 2}], ids=str
+    ("options", "attention"),
+    [({"layers": "all"}, "sdpa"), ({"pool": "max"}, "eager"), ({"generate": 2}, "sdpa")],
+    ids=str,
 )
 def test_a_loaded_model_is_left_as_it_was_after_a_failure_within_a_layer(loaded, options, attention):
     model, tokenizer = loaded("llama", AutoModelForCausalLM, attn_implementation=attention)
@@ -277,9 +261,8 @@ def test_a_loaded_model_is_left_as_it_was_after_a_failure_within_a_layer(loaded,
     check_unchanged(before, model)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_a_loaded_model_is_left_as_it_was_after_a_failure_of_who_looks(loaded, attention, monkeypatch):
-    model, tokenizer = loaded(attn_implementation=attention)
+def test_a_loaded_model_is_left_as_it_was_after_a_failure_of_who_looks(loaded, monkeypatch):
+    model, tokenizer = loaded()
     before = state_of(model)
 
     def fail(*_, **__):
@@ -337,13 +320,9 @@ def test_a_map_is_found_by_its_layer_and_head(folders):
         maps[9, 0]
 
 
-def test_maps_are_shown_in_a_line(folders):
-    shown = f"AttentionMaps({folders('bert')}: 3 heads, 8 queries × 8 keys)"
-    assert repr(attention_maps(folders("bert"), TEXT, heads="all")) == shown
-
-
 def test_what_was_not_asked_for_is_none(folders):
-    maps = attention_maps(folders("bert"), TEXT)
+    maps = attention_maps(folders("bert"), TEXT, heads="all")
+    assert repr(maps) == f"AttentionMaps({folders('bert')}: 3 heads, 8 queries × 8 keys)"
     asked = (maps.checks, maps.steps, maps.collected, maps.metrics, maps.whole_file)
     assert asked == (None, None, None, None, None)
 
@@ -431,18 +410,13 @@ def test_progress_is_told_and_ends(folders):
         ({"text": "a", "layers": [0, 1], "steps": True}, OptionError, "steps are those of one layer"),
         ({"text": "a", "heads": "all", "top": 1}, OptionError, "top is for one head, and layers=0"),
         ({"text": "a", "layers": -1}, OptionError, "layers is -1, but takes numbers from 0"),
-        ({"text": "a", "layers": []}, OptionError, r"layers is \[\], but takes numbers"),
         ({"text": "a", "pool": "median"}, OptionError, "pool is 'median', but takes"),
-        ({"text": "a", "top": 0}, OptionError, "top is 0, but takes numbers from 1"),
         ({"text": "a", "device": "gpu"}, OptionError, "'gpu' is not a device"),
         ({"text": "a", "device": "meta"}, OptionError, "device meta computes no values"),
-        ({"text": "a", "memory": "much"}, OptionError, "which is not a size"),
         ({"text": "a", "stack": "decoder"}, OptionError, "has no stack decoder for this input"),
         ({"text": "a", "layers": 7}, ModelError, "there is no layer 7"),
-        ({"text": "a", "query": 99}, OptionError, "there is no query 99"),
         ({"ids": []}, OptionError, "ids is empty"),
         ({"ids": [1.5]}, OptionError, "ids is .1.5., but takes a text or several whole numbers"),
-        ({"tokens": ["nothere"]}, OptionError, "is not in the vocabulary"),
         ({"text": "a", "save": "x.txt"}, FileError, r"x\.txt"),
         ({"text": "a", "tokenizer": "x"}, OptionError, "tokenizer= is for a loaded model"),
     ],

@@ -16,8 +16,7 @@ from attnscope.base.errors import ModelError
 from attnscope.model.files.checkpoint import find_checkpoint
 from attnscope.model.maps.capture import HeadSelection
 from attnscope.model.maps.collect import collect_maps
-from attnscope.model.maps.pool import cells, strongest
-from attnscope.model.maps.pooled import Pooled, collect_pooled
+from attnscope.model.maps.pooled import Pooled, cells, collect_pooled, strongest
 from attnscope.model.run import attention_hook as observe
 from attnscope.model.run.forward import generate_tokens, give_target
 from attnscope.model.run.load import load_config, load_model

@@ -31,7 +31,7 @@ EXAMPLES = {
 
 
 @dataclass(frozen=True)
-class ModelInputs(ReadOptions):
+class HeadInputs(ReadOptions):
     """The inputs of a model that shows maps, or answers."""
 
     image: list[Path] | None = option(
@@ -59,7 +59,7 @@ class ModelOptions(MapParts):
 
 
 @dataclass(frozen=True)
-class ModelRun(MapRun):
+class HeadRun(MapRun):
     """The device, dtype and memory of a run."""
 
     dtype: str | None = dtype_option(common=False)
@@ -110,11 +110,11 @@ OF_ANSWERS = (
 def model(
     model: ModelName,
     which: HeadOptions,
-    reads: ModelInputs,
+    reads: HeadInputs,
     shown: ShownOptions,
     more: ModelOptions,
     about: AnswerOptions,
-    run: ModelRun,
+    run: HeadRun,
     output: ModelOutput,
 ) -> int:
     """Run `attnscope model` and return its exit status."""

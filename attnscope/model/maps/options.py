@@ -206,7 +206,7 @@ class StepOptions:
 
 
 @dataclass(frozen=True)
-class ComparedHeads:
+class ComparedInputs:
     """The inputs of two models, and the heads that are compared."""
 
     adapter: str | Path | None = option(
@@ -223,7 +223,7 @@ class ComparedHeads:
 
 
 @dataclass(frozen=True)
-class ComparedMaps(OrderOptions, ComparedHeads):
+class ComparedMaps(OrderOptions, ComparedInputs):
     """The same, and their order."""
 
 

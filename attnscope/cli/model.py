@@ -77,16 +77,8 @@ class ModelOutput(of_maps.MapOutput):
 
 
 OF_ATTENTION = (
-    "pair",
-    "target",
-    "generate",
-    "query",
-    "top",
-    "weigh",
-    "rollout",
-    "steps",
-    "plot",
-    "page",
+    *("pair", "target", "generate", "query", "top", "weigh", "rollout", "steps"),
+    *("plot", "page"),
 )
 """Options about what a head attends to, which needs an input."""
 

@@ -83,8 +83,6 @@ class HeadMetrics(Result):
     """Base class of results with several numbers for each head, which share their views.
 
     Attributes:
-        title: a name for all of them.
-        models: the names that users gave to the models in it.
         metrics: the metrics, in order: name and meaning.
         layers: by the stack's name, its number of layers and its number of heads.
         rows: the selected heads, ordered by stack, layer and head.
@@ -93,9 +91,6 @@ class HeadMetrics(Result):
         reverse: whether the smallest come first.
         top: how many heads views show; None: all.
         maps: attention maps to be shown on a page beside the metrics.
-        shown_metrics: the metrics that views for people show.
-        has_errors: whether values have standard errors.
-        remarks: sentences for the heading.
         powers: whether views write small numbers with powers of ten, since they are not nearly zero.
         signed: whether numbers below 0 are as strong as those above, so that views rank and colour
             heads by the size of a number.

@@ -148,8 +148,7 @@ def test_a_scale_ends_at_1_where_nothing_is_above_0(values):
     assert scale.get_ylim() == (0, 1)
 
 
-@pytest.mark.few(4)
-@pytest.mark.parametrize("values", [[[0.0]], [[None]], [[-1.0]], [[1e-12]], [[float("nan")]]])
+@pytest.mark.parametrize("values", [[[None]], [[-1.0]], [[1e-12]], [[float("nan")]]])
 def test_odd_values_are_drawn(tmp_path, values):
     save(of_values(values), tmp_path / "x.png", metrics=["self"], dpi=50)
     assert max(Image.open(tmp_path / "x.png").size) < 200

@@ -80,8 +80,7 @@ def test_programs_get_errors_only_of_several_sequences():
         assert [column.key for column in head_columns(table, table.rows)][2:] == keys
 
 
-@pytest.mark.parametrize("width", [60, 80, 160])
-@pytest.mark.parametrize("sort", ["distance", "effective"])
+@pytest.mark.parametrize(("width", "sort"), [(60, "effective"), (80, "distance"), (160, "effective")])
 def test_the_metric_that_decides_is_shown_however_narrow_the_terminal(width, sort):
     table = head_table({"encoder": (2, 8), "cross": (2, 8)}, sequences=20)
     columns = head_columns(table, ranked(table, sort), sort)

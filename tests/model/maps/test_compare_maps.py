@@ -84,9 +84,7 @@ def test_equal_models_have_equal_maps():
     assert not any(table.strongest.values())
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("dtype", [None, "float64"])
-def test_an_adapter_is_merged_as_peft_merges_it(minilm, tmp_path, dtype):
+def test_an_adapter_is_merged_as_peft_merges_it(minilm, tmp_path):
     model = AutoModel.from_pretrained(minilm)
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     before = copy.deepcopy(model.state_dict())
@@ -95,15 +93,10 @@ def test_an_adapter_is_merged_as_peft_merges_it(minilm, tmp_path, dtype):
     tuned = get_peft_model(copy.deepcopy(model), config)
     tuned.save_pretrained(tmp_path)
     merged = tuned.merge_and_unload()
-    expected = compare_maps(model, merged, TEXT, tokenizer=tokenizer, dtype=dtype)
-    for base in ("minilm", model):
-        table = compare_maps(
-            base,
-            text=TEXT,
-            adapter=tmp_path,
-            dtype=dtype,
-            tokenizer=None if base == "minilm" else tokenizer,
-        )
+    options = {"dtype": "float64", "layers": [0, 5]}
+    expected = compare_maps(model, merged, TEXT, tokenizer=tokenizer, **options)
+    for base, own in (("minilm", None), (model, tokenizer)):
+        table = compare_maps(base, text=TEXT, adapter=tmp_path, tokenizer=own, **options)
         for row, other in zip(table.rows, expected.rows, strict=True):
             assert row.values == pytest.approx(other.values, abs=1e-6)
         assert table.adapter == str(tmp_path)
@@ -136,7 +129,6 @@ ERRORS = [
     ({"a": "minilm", "b": "minilm", "text": TEXT, "other_text": OTHER}, "two models and two texts"),
     ({"a": "minilm", "text": TEXT, "other_text": "A cat."}, "text A has 9 tokens, text B has 5"),
     ({"a": "minilm", "b": "minilm", "text": TEXT, "sort": "changes"}, "there is no metric changes"),
-    ({"a": "minilm", "b": "minilm", "text": TEXT, "heads": 99}, "there is no head 99"),
 ]
 
 
@@ -175,11 +167,6 @@ def test_two_texts_of_one_model_may_be_passed_as_they_are_read():
     named = compare_maps("minilm", text="The cat sat.", other_text="The dog ran.").to_dict()
     assert compare_maps("minilm", "The cat sat.", "The dog ran.").to_dict() == named
     assert compare_maps("minilm", None, "The cat sat.", "The dog ran.").to_dict() == named
-
-
-def test_a_name_of_one_word_is_a_model():
-    with pytest.raises(ModelError, match="nonsense"):
-        compare_maps("minilm", "nonsense", "The cat sat.")
 
 
 def test_of_models_in_16_bits_rounding_makes_no_difference():

@@ -105,8 +105,7 @@ def test_a_full_weight_has_a_mark_where_three_digits_do_not_fit():
     assert "■" not in printed(maps_of(weights / 2), 47, colours="truecolor")
 
 
-@pytest.mark.parametrize("n", [5, 13, 30, 60])
-@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@pytest.mark.parametrize(("n", "width"), [(5, 60), (30, 60), (30, 80), (60, 100), (60, 200)])
 def test_numbers_and_labels_by_size_and_width(n, width):
     text = printed(maps_of(random_weights(n, n), tokens("word " * n)), width, colours="256")
     assert ("weights in %" in text) == (2 * n <= width - len("11 word "))
@@ -155,8 +154,10 @@ def test_no_color_leaves_shades(monkeypatch):
     assert "█" in printed(maps_of(random_weights(9, 50)), colours="truecolor")
 
 
-@pytest.mark.parametrize("colours", [None, "standard", "256", "truecolor"])
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8", "cp1252"])
+@pytest.mark.parametrize(
+    ("colours", "encoding"),
+    [(None, "ascii"), ("standard", "cp1252"), ("256", "utf-8"), ("truecolor", "ascii")],
+)
 def test_every_encoding_can_be_written(colours, encoding):
     words = [Token(word, segment=i > 4) for i, word in enumerate(WORDS)]
     for width in (40, 120):

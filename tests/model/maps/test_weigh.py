@@ -131,9 +131,8 @@ def test_maps_are_weights_times_the_norms_of_values_times_w_o(name):
         norms = norms_by_hand(name, model, inputs)
         assert len(weighed) == len(of.layers) * of.n_head
         for each in weighed:
-            expected = (
-                weights[each.layer, each.head].attention * norms[stack, each.layer][each.head].numpy()
-            )
+            own = norms[stack, each.layer][each.head].numpy()
+            expected = weights[each.layer, each.head].attention * own
             np.testing.assert_allclose(each.attention, expected, rtol=2e-4, atol=1e-6)
 
 
@@ -143,10 +142,9 @@ def test_what_is_changed_between_the_heads_and_w_o_is_refused(name):
         collected(name, "self", weigh="value")
 
 
-@pytest.mark.parametrize("name", ["gptj"])
-def test_values_that_are_not_seen_are_refused(name):
+def test_values_that_are_not_seen_are_refused():
     with pytest.raises(ModelError, match="So the values that its heads collect are unknown"):
-        collected(name, "self", weigh="value")
+        collected("gptj", "self", weigh="value")
 
 
 # MiniLM, by Kobayashi's definition
@@ -241,10 +239,8 @@ def test_verify_compares_weights_and_what_w_o_put_out():
     for pool in (None, "max"):
         maps = attention_maps("minilm", SENTENCE, weigh="value", verify=True, pool=pool)
         assert [check.ok for check in maps.checks] == [True] * len(maps.checks)
-        assert (
-            maps.checks[0].name
-            == f"1 {'pooled ' if pool else ''}weight map = that of the model's own eager attention"
-        )
+        kind = "pooled weight map" if pool else "weight map"
+        assert maps.checks[0].name == f"1 {kind} = that of the model's own eager attention"
         assert maps.checks[-1].name == "Σ_h x_h W_O^h + b_O = the model's"
         assert maps.checks[-1].tolerance > 0  # of a comparison, whose difference may be 0
 

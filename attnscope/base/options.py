@@ -229,9 +229,9 @@ def check_conflicts(groups: Iterable[Any]) -> None:
     found = [(each, is_set(group, each)) for group in groups for each in _options(group)]
     flags = {each.name: flag_names(each)[0] for each, _ in found}
     present = {each.name for each, present in found if present}
-    for each, _ in found:
+    for each, is_present in found:
         flag: Flag = each.metadata["flag"]
-        if each.name not in present:
+        if not is_present:
             continue
         for name, why in flag.excludes.items():
             if name in present:

@@ -130,7 +130,6 @@ def _check_pair(module: str, pair: dict[str, tuple[np.ndarray, str]], name: str)
         raise ModelError(
             f"{name} is damaged: lora_A of {module} has the shape {A.shape}, lora_B {B.shape}."
         )
-
     if "B.bias" in pair and (shape := pair["B.bias"][0].shape) != B.shape[:1]:
         raise ModelError(
             f"{name} is damaged: lora_B.bias of {module} has {'×'.join(map(str, shape))} numbers, and"

@@ -132,8 +132,8 @@ def alignment_of_queries() -> Any:
     """Declare `--align`, where the queries are among the keys."""
     return option(
         "Position of the queries among the keys: top-left, bottom-right, after-past (from the first new"
-        " key on) or lengths (the last keys of each sequence, with --mask lengths:…).",
-        shown="bottom-right with --past, else top-left",
+        " key on) or lengths (the last keys of each sequence, with {mask} lengths:…).",
+        shown="bottom-right with {past}, else top-left",
     )
 
 

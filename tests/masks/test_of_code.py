@@ -62,11 +62,8 @@ def test_a_module_has_the_mask_that_its_code_applies(diagonal, fill):
     assert only(result).name.startswith("line ")
     assert (only(result).n_batch, only(result).n_head) == (2, 1)
     if diagonal < 0:
-        what = (
-            "the output there is NaN"
-            if fill == -torch.inf
-            else "keys that are hidden get all the weight"
-        )
+        is_nan = fill == -torch.inf
+        what = "the output there is NaN" if is_nan else "keys that are hidden get all the weight"
         assert only(result).n_blind == 2
         assert "query 0 sees no key" in result.notices[0]
         assert what in result.notices[0]
@@ -288,11 +285,6 @@ def test_a_function_of_four_tensors_is_code_and_a_mask_mod_is_not():
 
     assert only(attnscope.mask(attend, Q, K, V, FUTURE)).pattern == "causal"
     assert only(attnscope.mask(lambda b, h, q, k: k <= q, nq=N)).pattern == "causal"
-
-
-def test_inputs_by_position_and_by_name_exclude_each_other():
-    with pytest.raises(AttnscopeError, match="the inputs are given twice"):
-        attnscope.mask(Attention(), X, inputs=X)
 
 
 def test_a_rule_takes_no_tensor():

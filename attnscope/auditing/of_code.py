@@ -43,7 +43,7 @@ from attnscope.base.process.random_state import kept_global_random_state
 from attnscope.base.units import counted, few
 from attnscope.code.load.load import load_target
 from attnscope.code.pairs.code import inputs_by_name
-from attnscope.code.pairs.options import Pairing
+from attnscope.code.pairs.pairing import Pairing
 from attnscope.code.pairs.rounding import EXACT
 from attnscope.model.files.indices import enumerated
 

@@ -36,7 +36,6 @@ from attnscope.base.text import alternatives, described, nearest, shortened
 from attnscope.base.units import shape_text
 
 OPTIONS = {
-    "compare": "attnscope.code.compare.options",
     "compute": "attnscope.formula.options",
     "dry_run": "attnscope.formula.options",
 }

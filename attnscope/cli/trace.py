@@ -16,7 +16,7 @@ from attnscope.base.process.streams import user_streams
 from attnscope.base.text import printable_lines
 from attnscope.cli.command import Command
 from attnscope.cli.completion import completion
-from attnscope.cli.options import Format, expanded
+from attnscope.cli.options import expanded
 from attnscope.cli.output import (
     Output,
     exit_status,
@@ -86,8 +86,15 @@ def trace(
         if output.verify and not arguments.inputs:
             from attnscope.code.compare.compare import fitting_inputs
 
-            options = {**keywords(arguments), "dtype": execution.dtype, "seed": execution.seed}
-            arguments = replace(arguments, inputs=fitting_inputs(target, **options))
+            inputs = fitting_inputs(
+                target,
+                init=arguments.init,
+                where=arguments.where,
+                call=arguments.call,
+                dtype=execution.dtype,
+                seed=execution.seed,
+            )
+            arguments = replace(arguments, inputs=inputs)
         try:
             result = inspect(
                 target,
@@ -141,18 +148,6 @@ def _check_output(
         raise OptionError(f"--verify compares on the CPU, in evaluation, and not with {option}.")
     if comments.write and not comments.annotate:
         raise OptionError("--write is for --annotate.", hint="--annotate --write")
-    others = {"--check": comments.check, "--source": source, **need_values}
-    others |= {
-        "--verify": output.verify,
-        "--format": output.format is not Format.TABLE,
-        "--strict": output.strict,
-    }
-    for name, value in others.items():
-        if comments.annotate is not None and value:
-            raise OptionError(
-                f"--annotate prints a diff and nothing else, and cannot be combined with {name}.",
-                hint=f"leave out --annotate; or leave out {name}",
-            )
     more = {"--source": source, "--check": comments.check, "--verify": output.verify}
     refuse_in_csv(output.format, more)
     output.check([execution.dtype or "float32"])

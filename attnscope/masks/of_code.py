@@ -19,7 +19,7 @@ from attnscope.base.process.random_state import kept_global_random_state
 from attnscope.code.load.load import load_target
 from attnscope.code.pairs.code import code_side, fitting_inputs, inputs_by_name
 from attnscope.code.pairs.implementation import Side, tensors_of
-from attnscope.code.pairs.options import Pairing
+from attnscope.code.pairs.pairing import Pairing
 from attnscope.masks.hidden import UndecidedError, visible_keys
 from attnscope.masks.options import CodeOptions
 from attnscope.masks.result import AttentionMasks

@@ -22,8 +22,7 @@ from attnscope.code.compare.result import (
     WeightCopy,
 )
 from attnscope.code.trace.comments.annotate import diff
-from attnscope.code.trace.comments.result import CommentReport, SourceDiff, Unknown, WrongComment
-from attnscope.code.trace.result import ProgramRun
+from attnscope.code.trace.result import CommentReport, ProgramRun, SourceDiff, Unknown, WrongComment
 from attnscope.document.result import Check, Finding, Stats
 from attnscope.masks.planes import MatrixPlane
 from attnscope.masks.result import AttentionMasks

@@ -48,7 +48,7 @@ from attnscope.code.load.signatures import callee
 from attnscope.code.pairs.code import INDICES, built_side, usual_inputs
 from attnscope.code.pairs.drawn import draw_constants
 from attnscope.code.pairs.implementation import Side, tensors_of
-from attnscope.code.pairs.options import Pairing
+from attnscope.code.pairs.pairing import Pairing
 
 N_POSITIONS = 13
 """The number of positions of the usual inputs."""

@@ -12,7 +12,7 @@ import torch
 from attnscope.auditing.code.runs import CodeRuns
 from attnscope.base.errors import OptionError, SourceError
 from attnscope.code.pairs.implementation import Side, tensors_of
-from attnscope.code.pairs.parameters import role_of
+from attnscope.code.pairs.pairing import role_of
 
 POSITIONS = re.compile(
     r"^(n|t|s|l|n_?[qkt]|nq|nk|q_len|kv_len|time|length|block_size|n_(tokens?|positions?))$|seq|tokens|length",

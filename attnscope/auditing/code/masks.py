@@ -13,7 +13,7 @@ from attnscope.auditing.code.layout import Group, is_number, shared_axes
 from attnscope.auditing.code.runs import fully_masked_rows
 from attnscope.auditing.measure.difference import relative
 from attnscope.base.errors import OptionError, SourceError
-from attnscope.code.pairs.parameters import role_of
+from attnscope.code.pairs.pairing import role_of
 
 if TYPE_CHECKING:
     from attnscope.auditing.code.code import AuditedCode

@@ -15,8 +15,8 @@ from attnscope.code.compare.divergence.find_divergences import slightly_larger
 from attnscope.code.compare.divergence.first_difference import difference, numbers, usual_gap
 from attnscope.code.compare.result import ComparedGradient
 from attnscope.code.pairs.implementation import Side, described, tensors_of
+from attnscope.code.pairs.pairing import WeightCopy
 from attnscope.code.pairs.rounding import CLOSE, STRICT, usual_size
-from attnscope.code.pairs.weight_copy import WeightCopy
 from attnscope.observe.operators.tape import Widened, tensors_in
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError
-from attnscope.base.options import flags_of, inputs_of, is_code, refuse, with_keywords
-from attnscope.base.process.devices import check_seed
+from attnscope.base.options import Texts, check_kind, inputs_of, is_code, with_keywords
 from attnscope.base.process.progress import Progress, silent
 from attnscope.code.compare.options import (
     REFERENCES,
@@ -58,14 +58,10 @@ def compare(
     >>> attnscope.compare("torch.nn:MultiheadAttention", "mha", init=sizes, inputs=inputs).status
     'equal'
     """
-    check_seed(execution.seed or 0)
     if hasattr(b, "dtype") and hasattr(b, "shape"):  # a tensor, as in compare(module, x)
         b, args = None, (b, *args)
     arguments = replace(arguments, inputs=inputs_of(args, arguments.inputs))
     if is_code(a) or is_code(b):
-        of_models = {"--head": models.head, "--adapter": models.adapter, "--sort": models.sort}
-        of_models |= {"--reverse": models.reverse, "--top": models.top}
-        refuse(of_models, "is for two models, and one side is code")
         from attnscope.code.compare.of_code import compare_code
 
         return compare_code(a, b, arguments, reference, models, execution, progress)
@@ -75,11 +71,8 @@ def compare(
                 f"{each} is a reference, and code is compared with it.",
                 hint="attnscope compare FILE.py:NAME sdpa",
             )
-    of_runs = {"--seed": execution.seed, "--draw": execution.draw}
-    of_code = flags_of(arguments) | of_runs | flags_of(reference)
-    refuse(of_code, "is for code, and both are models")
-    of_a_model = {"--ids": models.ids, "--tokens": models.tokens}
-    refuse(of_a_model, "is for a model beside code, and both are models")
+    of_code = [arguments, execution, reference]
+    check_kind(["two models", "a model"], [*of_code, models], ", and both are models")
     return _compare_models(a, b, models, execution.dtype, progress)
 
 
@@ -87,8 +80,7 @@ def _compare_models(
     a: Any, b: Any, models: Models, dtype: str | None, progress: Progress
 ) -> HeadDifferences | MapDifferences:
     """Compare the weights of two models; or, if there is a text, what they attend to."""
-    text = models.text
-    texts = [text] if isinstance(text, str) else list(text or ())
+    texts = [models.text] if isinstance(models.text, str) else list(models.text or ())
     if len(texts) > 2:
         raise OptionError(f"there are {len(texts)} texts, and two can be compared.")
     options: dict[str, Any] = {
@@ -114,27 +106,28 @@ def _compare_models(
     return compare_checkpoints(a, b, **options)
 
 
-def fitting_inputs(target: Any, **options: Any) -> list[str]:
+def fitting_inputs(
+    target: Any,
+    *,
+    init: Texts | None,
+    where: Sequence[str] | None,
+    call: str | None,
+    dtype: str | None,
+    seed: int | None,
+) -> list[str]:
     """Return the inputs that `compare` draws for code of which none are given, as specifications.
 
-    Args:
-        target: the code, as in `compare`.
-        options: `init`, `where`, `call`, `dtype`, `seed`, `draw`, as in `compare`; others do not matter.
+    The options are those of `compare`.
 
     Raises:
-        AttnscopeError: it cannot be built, or the usual inputs do not fit.
+        AttnscopeError: the code cannot be built, or the usual inputs do not fit.
     """
     from attnscope.base.process.random_state import kept_global_random_state
     from attnscope.code.pairs.code import fitting_inputs
-    from attnscope.code.pairs.options import Pairing
+    from attnscope.code.pairs.pairing import Pairing
 
+    pairing = Pairing(
+        init or (), where=list(where or ()), call=call, dtype=dtype or "float32", seed=seed or 0
+    )
     with kept_global_random_state():
-        pairing = Pairing(
-            init=options.get("init") or (),
-            where=list(options.get("where") or ()),
-            call=options.get("call"),
-            dtype=options.get("dtype") or "float32",
-            seed=options.get("seed") or 0,
-            draw=options.get("draw"),
-        )
         return list(fitting_inputs(target, pairing))

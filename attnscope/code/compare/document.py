@@ -16,7 +16,7 @@ from attnscope.code.compare.result import (
     Divergence,
     Site,
 )
-from attnscope.code.pairs.weight_copy import WeightCopy
+from attnscope.code.pairs.pairing import WeightCopy
 from attnscope.document.blocks import Block, Heading, Notices, Table, Verdict
 from attnscope.document.columns import Column
 from attnscope.document.styles import AXIS_STYLES, GOOD, WIDTH_STYLE, WRONG
@@ -37,7 +37,10 @@ MAX_EXPRESSION = 16
 
 def document(result: Comparison) -> list[Block]:
     """Return the verdict, a row for each tensor, and which tensors differ first, and why."""
-    blocks: list[Block] = [_heading(result)]
+    sizes = " · ".join(f"{axis} {size}" for axis, size in result.sizes.items())
+    run = " · ".join(filter(None, [result.dtype, f"seed {result.seed}"]))
+    about = [f"a: {result.a} · b: {result.b}", sizes, run]
+    blocks: list[Block] = [Heading(f"compare: {result.verdict}", [line for line in about if line])]
     if result.other_weights:
         blocks.append(Verdict(False, _other_weights(result), []))
     if result.weights:
@@ -67,13 +70,6 @@ def _other_weights(result: Comparison) -> str:
     )
 
 
-def _heading(result: Comparison) -> Heading:
-    sizes = " · ".join(f"{axis} {size}" for axis, size in result.sizes.items())
-    run = " · ".join(filter(None, [result.dtype, f"seed {result.seed}"]))
-    about = [f"a: {result.a} · b: {result.b}", sizes, run]
-    return Heading(f"compare: {result.verdict}", [line for line in about if line])
-
-
 def columns(result: Comparison) -> list[Column]:
     """Return the columns of the tensors that both sides compute, the most important first."""
     tensors = list(shown(result))
@@ -86,6 +82,7 @@ def columns(result: Comparison) -> list[Column]:
 
     names = [[(each.role, "bold")] for each in tensors]
     status = [[_status(each)] for each in tensors]
+    dims = [[(axis, AXIS_STYLES.get(axis, WIDTH_STYLE)) for axis in each.dims] for each in tensors]
     share = [[(f"{each.share:.0%}", "")] for each in tensors]
     return [
         Column("tensor", "role", names, [each.role for each in tensors], essential=True, lead=True),
@@ -95,9 +92,7 @@ def columns(result: Comparison) -> list[Column]:
         _texts("b", "b", [_short(each.b) for each in tensors]),
         _texts("shape", "shape", [shape_text(each.shape) for each in tensors]),
         numbers("rounding", "rounding", "dim"),
-        Column(
-            "dims", "dims", [_dims(each) for each in tensors], [" ".join(each.dims) for each in tensors]
-        ),
+        Column("dims", "dims", dims, [" ".join(each.dims) for each in tensors]),
         Column("different", "share", share, [each.share for each in tensors], right=True, wide=True),
         Column("", "a_file", [], [each.a.file for each in tensors]),
         Column("", "a_line", [], [each.a.line for each in tensors]),
@@ -123,10 +118,6 @@ def shown(result: Comparison) -> Iterator[ComparedTensor]:
             yield each
 
 
-def _dims(each: ComparedTensor) -> list[tuple[str, str]]:
-    return [(axis, AXIS_STYLES.get(axis, WIDTH_STYLE)) for axis in each.dims]
-
-
 def _short(site: Site) -> str:
     """Return a tensor's variable, or the expression that computes it, and its line."""
     where = f" :{site.line}" if site.line else ""
@@ -136,15 +127,10 @@ def _short(site: Site) -> str:
 
 def _assignment(site: Site) -> str:
     """Return an expression with the variable that it is assigned to."""
-    if not site.expression or site.name is None or _is_statement(site):
+    changes_it = rf"{re.escape(site.name or '')}(\[.*\])?\s*[^\s=!<>\w]*=(?!=)"  # as in `scores /= 2`
+    if not site.expression or site.name is None or re.match(changes_it, site.expression):
         return site.expression or site.name or ""
     return f"{site.name} = {site.expression}"
-
-
-def _is_statement(site: Site) -> bool:
-    """Check whether an expression is a statement that changes its variable, such as `scores /= 2`."""
-    pattern = rf"{re.escape(site.name or '')}(\[.*\])?\s*[^\s=!<>\w]*=(?!=)"
-    return re.match(pattern, site.expression) is not None
 
 
 def _divergence(result: Comparison, each: Divergence) -> Verdict:

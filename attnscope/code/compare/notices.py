@@ -16,7 +16,6 @@ from attnscope.code.compare.result import ComparedTensor, Comparison
 from attnscope.code.pairs.implementation import Recorded, Side
 from attnscope.code.pairs.rounding import CLOSE
 from attnscope.observe.operators.chain import first_not_finite
-from attnscope.observe.operators.tape import Value
 
 
 def left_out_notices(examination: Examination, a: Side, b: Side) -> Iterable[str]:
@@ -180,12 +179,8 @@ def undecided_because(
 def _origin(run: Recorded) -> str:
     """Return in words where the first number that is not finite arises, of those in the output."""
     first, _, is_nan = first_not_finite(run.output)
-    return f"{'NaN' if is_nan else 'infinity'} begins {_words(first)}"
-
-
-def _words(value: Value) -> str:
-    """Return a tensor as an argument, a weight, or an expression with its line."""
-    name = value.input or value.weight
-    if name is not None or value.place is None:
-        return f"with {name or 'a constant'}"
-    return f"with {value.place.text} ({place_text(shown_path(value.place.file), value.place.line)})"
+    name, place = first.input or first.weight, first.place
+    where = f"with {name or 'a constant'}"
+    if name is None and place is not None:
+        where = f"with {place.text} ({place_text(shown_path(place.file), place.line)})"
+    return f"{'NaN' if is_nan else 'infinity'} begins {where}"

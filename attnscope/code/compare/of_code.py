@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError, OptionError, warn_unused
-from attnscope.base.options import VectorLayout, flags_of, is_code, one_of, refuse
+from attnscope.base.options import check_kind, is_code
+from attnscope.base.process.devices import check_seed
 from attnscope.base.process.progress import Progress, stage
 from attnscope.base.process.random_state import kept_global_random_state
 from attnscope.base.text import described, nearest
@@ -26,7 +27,7 @@ from attnscope.code.compare.result import Comparison
 from attnscope.code.pairs.code import axis_of_keys, fitting_inputs, inputs_by_name, name_of
 from attnscope.code.pairs.drawn import draw_shared
 from attnscope.code.pairs.implementation import Side
-from attnscope.code.pairs.options import Pairing, by_name
+from attnscope.code.pairs.pairing import Pairing, WeightCopy, by_name
 from attnscope.code.pairs.same_inputs import (
     dtype_of,
     is_live,
@@ -35,7 +36,6 @@ from attnscope.code.pairs.same_inputs import (
     paired_with_layer,
     with_weights_of,
 )
-from attnscope.code.pairs.weight_copy import WeightCopy
 from attnscope.model.run.attention_layer import attention_layer
 from attnscope.observe.contracts import stages_of
 from attnscope.observe.operators.place import forget_places
@@ -51,17 +51,17 @@ def compare_code(
     progress: Progress,
 ) -> Comparison:
     """Compare code with what it stands beside: a reference, a model, or other code."""
+    check_seed(execution.seed or 0)
     code, other = (a, b) if b is None or not is_code(b) else (b, a)
+    check_kind(["a model", "a model beside code"], [models], ", and one side is code")
     is_reference = other is None or (isinstance(other, str) and other in REFERENCES)
     if not is_reference:
-        refuse(flags_of(reference), "is for the references sdpa and mha: other sides decide themselves")
+        check_kind(["code"], [reference], ": other sides decide themselves")
     pairing = _pairing(arguments, reference, execution)
-    of_model = {"--layer": models.layer, "--text": models.text, "--ids": models.ids}
-    of_model |= {"--tokens": models.tokens}
     if is_reference or is_code(other):
         name = name_of(code)
         sides = f"{name} is not one" if other is None else f"neither {name_of(other)} nor {name} is one"
-        refuse(of_model, f"is for a model, and {sides}")
+        check_kind(["code"], [models], f", and {sides}")
     if pairing.map and pairing.weights == "own":
         raise OptionError("--map says which weights are the same, and --weights own that none are.")
     forget_places()
@@ -112,9 +112,6 @@ def _with_layer(
     code: Any, model: Any, models: Models, pairing: Pairing, progress: Progress
 ) -> Comparison:
     """Compare code with a layer of a model, with its weights and what it receives for a text."""
-    reading = [name for name in ("text", "ids", "tokens") if getattr(models, name) is not None]
-    if len(reading) > 1:
-        raise OptionError(f"--{' and --'.join(reading[-2:])} exclude each other.")
     pairing = replace(pairing, inputs=inputs_by_name(code, pairing.inputs, pairing.call))
     layer = attention_layer(
         model,
@@ -276,10 +273,7 @@ def _with_explained_weights(
 
 def _options_of(reference: Reference) -> dict[str, Any]:
     """Return the arguments of the textbook's function or module, with `causal`, `past` and `layout`."""
-    corner = one_of(Corner, "--align", reference.align)
-    past, rope = reference.past, reference.rope
-    if corner is not None and past is not None:
-        raise OptionError("--align and --past both say which key query 0 is at.", hint="one of them")
+    corner, past, rope = reference.align, reference.past, reference.rope
     is_idle = not (reference.causal or rope)
     why = "the reference has neither --causal nor --rope"
     no_theta = "there are no rotary positions (--rope)"
@@ -296,7 +290,7 @@ def _options_of(reference: Reference) -> dict[str, Any]:
         "scale": reference.scale,
         "past": past,
         "align": corner,
-        "layout": one_of(VectorLayout, "--layout", reference.layout),
+        "layout": reference.layout,
         "softcap": softcap,
         "rope_theta": theta,
     }
@@ -312,11 +306,11 @@ def _aligned(result: Comparison, reference: str | None, code: Any, pairing: Pair
     if n_Q is None or n_K is None or n_Q == n_K or "past" in options or "causal" not in options:
         return
     corner = options.get("align", Corner.TOP_LEFT)
-    query, key = (n_Q - 1, n_K - 1) if corner is Corner.BOTTOM_RIGHT else (0, 0)
+    query, key = (n_Q - 1, n_K - 1) if corner == Corner.BOTTOM_RIGHT else (0, 0)
     place = f"{corner}, query {query} at key {key}"
     yield f"{n_Q} queries, {n_K} keys: {result.a} aligns its causal mask {place}"
     if result.status == "different":
-        other = next(each for each in Corner if each is not corner)
+        other = next(each for each in Corner if each != corner)
         again = replace(pairing, options=options | {"align": other}, backward=False)
         if comparison_of(*paired(reference, code, again), again, part="b").is_equal:
             yield f"with --align {other}, both are equal"

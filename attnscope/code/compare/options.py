@@ -28,7 +28,7 @@ CODE, REFERENCE, MODELS, RUN = "Your code", "The reference, sdpa or mha", "Model
 class ComparedArguments:
     """The arguments of both sides."""
 
-    PANEL = CODE
+    PANEL, FOR = CODE, ("code",)
 
     init: Texts | None = option(
         "Argument of the classes: a literal, an expression of sizes, or module:Class(name=value, …).",
@@ -80,13 +80,14 @@ class Corner(StrEnum):
 class Reference:
     """The variant of the reference, `sdpa` or `mha`."""
 
-    PANEL = REFERENCE
+    PANEL, FOR = REFERENCE, ("the references sdpa and mha",)
 
     causal: bool = option("Hide later keys.", default=False, common=True)
     align: Corner | None = option(
         "Position of the queries among the keys: top-left (query 0 at key 0) or bottom-right (the last"
         " query at the last key).",
         shown="top-left",
+        excludes={"past": "{align} and {past} both say which key query 0 is at"},
     )
     past: int | None = option(
         "Number of keys before that of query 0, as of a cache, instead of {align}.", metavar="N", min=0
@@ -108,7 +109,7 @@ class Reference:
 class Models:
     """The parts and inputs of models."""
 
-    PANEL = MODELS
+    PANEL, FOR = MODELS, ("two models",)
 
     layer: int | str | None = option(
         "Layer, from 0; of two models 0-3, 1,4 or all.",
@@ -116,6 +117,7 @@ class Models:
         shown="all",
         common=True,
         type=str | None,
+        only_for=("a model",),
     )
     head: int | str | None = option(
         "Heads of two models, likewise.", metavar="N", shown="all", common=True, type=str | None
@@ -125,16 +127,24 @@ class Models:
         metavar="TEXT",
         common=True,
         type=list[str] | None,
+        only_for=("a model",),
     )
     ids: Any = option(
         "Token ids for the model beside code to read in place of a text: 101,2023,102.",
         metavar="N,…",
         type=str | None,
+        only_for=("a model beside code",),
+        excludes={"text": "{text} and {ids} exclude each other"},
     )
     tokens: str | Sequence[str] | None = option(
         "Entries of the vocabulary for it to read in place of a text.",
         metavar="'A B C'",
         type=str | None,
+        only_for=("a model beside code",),
+        excludes={
+            "text": "{text} and {tokens} exclude each other",
+            "ids": "{ids} and {tokens} exclude each other",
+        },
     )
     adapter: Any = option(
         "Merge this LoRA adapter into B, or into A if there is no B.", metavar="FOLDER", type=Path | None
@@ -156,5 +166,5 @@ class ComparedExecution:
         common=True,
         values=DTYPES,
     )
-    seed: int | None = option("Seed of weights and inputs.", shown="0", common=True)
-    draw: Distribution | None = option(DRAW, shown="normal")
+    seed: int | None = option("Seed of weights and inputs.", shown="0", common=True, only_for=("code",))
+    draw: Distribution | None = option(DRAW, shown="normal", only_for=("code",))

@@ -46,8 +46,7 @@ from attnscope.code.compare.notices import (
 )
 from attnscope.code.compare.result import ComparedTensor, Comparison, Divergence, Site
 from attnscope.code.pairs.implementation import Side, all_same
-from attnscope.code.pairs.options import Pairing
-from attnscope.code.pairs.weight_copy import WeightCopy
+from attnscope.code.pairs.pairing import Pairing, WeightCopy
 from attnscope.document.result import Check
 from attnscope.observe.operators.anatomy import Anatomy, NoAttentionError, Role
 from attnscope.observe.operators.output import opaque_operators

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from attnscope.base.errors import no_such_part
 from attnscope.base.text import shortened
 from attnscope.base.units import difference_text
-from attnscope.code.pairs.weight_copy import WeightCopy
+from attnscope.code.pairs.pairing import WeightCopy
 from attnscope.document.result import Check, Part, Result
 
 

@@ -18,11 +18,16 @@ from attnscope.base.errors import OptionError, SourceError, first_line
 from attnscope.base.process.random_state import seed_torch
 from attnscope.base.tensor_files import TensorFile
 from attnscope.base.units import counted
-from attnscope.code.load.agreement import Argument, agree_on_sizes
-from attnscope.code.load.equations import read_where
+from attnscope.code.load.agreement import Argument, agree_on_sizes, read_where
 from attnscope.code.load.load import Loaded
 from attnscope.code.load.proposed_axes import Dims, InputShape, guessed_axes, proposed_axes
-from attnscope.code.load.signatures import Callee, integer_defaults, positional_names, signature_of
+from attnscope.code.load.signatures import (
+    Callee,
+    integer_defaults,
+    module_of,
+    positional_names,
+    signature_of,
+)
 from attnscope.code.load.specs import AxisSpec, Input, InputTuple, Plain, TensorSpec
 from attnscope.code.load.subject import Built, CodeSubject
 from attnscope.observe.torch_internals.compiler import run_uncompiled, uncompiled
@@ -71,12 +76,12 @@ class LiveSubject(CodeSubject):
     @property
     def all_sizes_named(self) -> bool:
         """Whether the callee has no weights, which may have unnamed sizes."""
-        return self.all_axes_named and _module_of(self.callee.target) is None
+        return self.all_axes_named and module_of(self.callee.target) is None
 
     @property
     def has_mode(self) -> bool:
         """Whether the callee is a module or a method of one."""
-        return _module_of(self.callee.target) is not None
+        return module_of(self.callee.target) is not None
 
     def arguments_state(self) -> object:
         """Return the versions of the caller's tensors; None if other objects may have a state."""
@@ -146,7 +151,7 @@ def live_subject(
         raise OptionError(f"{type(target).__name__} has no method {call}.")
     original, target = target, uncompiled(target)
     called = uncompiled(getattr(target, call)) if call is not None else target
-    owner = _module_of(called)
+    owner = module_of(called)
     title = getattr(called, "__qualname__", type(called).__qualname__)
     signature = signature_of(getattr(called, "forward", called))
     positional = positional_names(signature, len(args))
@@ -227,7 +232,7 @@ def _copied(target: Any, device: str | None) -> tuple[Any, torch.nn.Module | Non
     """
     import torch
 
-    owner = _module_of(target)
+    owner = module_of(target)
     if owner is None:
         return target, None
     memo: dict[int, Any] = {}
@@ -249,14 +254,6 @@ def _copied(target: Any, device: str | None) -> tuple[Any, torch.nn.Module | Non
     return (MethodType(target.__func__, copy) if isinstance(target, MethodType) else copy), copy
 
 
-def _module_of(target: Any) -> torch.nn.Module | None:
-    """Return the module that is called, or that a bound method belongs to."""
-    import torch
-
-    owner = getattr(target, "__self__", None) if isinstance(target, MethodType) else target
-    return owner if isinstance(owner, torch.nn.Module) else None
-
-
 # Arguments.
 
 
@@ -270,7 +267,7 @@ def as_tensors(value: Any, target: Any) -> Any:
         return {name: as_tensors(each, target) for name, each in value.items()}
     if type(value).__module__ != "numpy" or not getattr(value, "shape", ()):
         return value
-    tensor, module = torch.as_tensor(value.copy()), _module_of(target)
+    tensor, module = torch.as_tensor(value.copy()), module_of(target)
     if module is None or tensor.dtype != torch.float64:
         return tensor
     weights = (each for each in module.parameters() if each.is_floating_point())

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import Parameter, Signature
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError, SourceError
 from attnscope.base.text import alternatives
 from attnscope.base.units import counted
 from attnscope.code.load.load import Loaded
 from attnscope.observe.torch_internals.compiler import is_compiled, uncompiled
+
+if TYPE_CHECKING:
+    import torch
 
 EMPTY = Parameter.empty
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -85,6 +88,14 @@ def callee(loaded: Loaded, call: str | None) -> Callee:
         )
     title = call or default or ""
     return Callee(target, owner, call, title, _method_signature(owner, title))
+
+
+def module_of(called: Any) -> torch.nn.Module | None:
+    """Return the module that is called, or whose method is; None if there is none."""
+    import torch
+
+    owner = getattr(called, "__self__", called)
+    return owner if isinstance(owner, torch.nn.Module) else None
 
 
 MAX_SIGNATURE = 100

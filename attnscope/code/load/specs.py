@@ -27,10 +27,10 @@ from attnscope.base.sizes import check_sizes
 from attnscope.base.tensor_files import COMPLEX, FORMATS, TensorFile, open_tensor
 from attnscope.base.tensor_files import DTYPES as REAL
 from attnscope.code.load.configurations import settings_of
-from attnscope.code.load.equations import NAME
 from attnscope.code.load.load import Loaded, load
 from attnscope.observe.axes.expressions import Expression, parse_expression
 
+NAME = r"[^\W\d]\w*"
 CONSTRUCTION = re.compile(rf"([^()'\"\[\]{{}},]+:\s*{NAME}(?:\.{NAME})*)\s*(\(.*\))?", re.DOTALL)
 MEANT = {"true": "True", "false": "False", "none": "None", "null": "None"}
 """Names of Python's constants in other languages."""

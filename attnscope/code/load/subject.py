@@ -16,9 +16,8 @@ from attnscope.base.dtypes import CASTS, DTYPES, FLOATS
 from attnscope.base.errors import OptionError, dtype_hint
 from attnscope.base.options import Texts
 from attnscope.base.process.random_state import seed_torch
-from attnscope.code.load.agreement import Argument, agree_on_sizes
+from attnscope.code.load.agreement import Argument, Where, agree_on_sizes, read_where
 from attnscope.code.load.construct import construct, draw, draw_like, make_value, shape_in
-from attnscope.code.load.equations import Where, read_where
 from attnscope.code.load.examples import Example
 from attnscope.code.load.load import Loaded
 from attnscope.code.load.proposed_axes import Dims, InputShape, guessed_axes, proposed_axes

@@ -19,11 +19,10 @@ from attnscope.base.options import Texts
 from attnscope.base.units import counted
 from attnscope.code.load.examples import HEADS, WIDTH
 from attnscope.code.load.load import Loaded, load_target, title_of
-from attnscope.code.load.signatures import VARIADIC, Callee, callee, signature_of
+from attnscope.code.load.signatures import VARIADIC, Callee, callee, module_of, signature_of
 from attnscope.code.load.subject import read_subject
 from attnscope.code.pairs.implementation import Side, described, tensors_of
-from attnscope.code.pairs.options import Pairing, by_name
-from attnscope.code.pairs.parameters import role_of
+from attnscope.code.pairs.pairing import Pairing, by_name, role_of
 
 
 def code_side(loaded: Loaded, title: str, pairing: Pairing, *, shared: Collection[str] = ()) -> Side:
@@ -112,7 +111,7 @@ def built_side(loaded: Loaded, title: str, pairing: Pairing) -> Side:
         each.label: next(args) if each.name is None else built.kwargs[each.name]
         for each in subject.inputs
     }
-    module = built.module or _module_of(built.callable)
+    module = built.module or module_of(built.callable)
     random = {id(each) for each in built.drawn}
     drawn = [name for name, each in values.items() if id(each) in random and name not in objects]
     axes = {  # a name that is customary alone says nothing of what the code does with the axis
@@ -179,12 +178,6 @@ def _cast(value: Any, dtype: str) -> Any:
     return value.to(getattr(torch, dtype)) if is_real else value
 
 
-def _module_of(called: Any) -> Any:
-    """Return the module that is called, or whose method is; None if there is none."""
-    owner = getattr(called, "__self__", called)
-    return owner if isinstance(owner, torch.nn.Module) else None
-
-
 def constructor_names(target: Loaded, call: str | None) -> list[str] | None:
     """Return the parameters of a class's constructor; None if it takes any, or is a function."""
     owner = callee(target, call).owner
@@ -214,7 +207,7 @@ def usual_inputs(target: Callee, init: Texts, *, columns: bool = False) -> Itera
     roles = {name: role_of(name) for name in _required(target)}
     if not roles or None in roles.values() or "mask" in roles.values():
         return
-    module = _module_of(target.target)
+    module = module_of(target.target)
     if target.owner is not None or module is not None:
         for width in _widths(init) if module is None else _widths_of(module):
             for lead in ("n_batch:2,", ""):
@@ -314,7 +307,9 @@ def _widths(init: Texts) -> list[str]:
     items = by_name(init)
     sizes = {name: (name, int(str(each))) for name, each in items.items() if str(each).isdigit()}
     for value in items.values():
-        fields = NUMBER.findall(value) if isinstance(value, str) else _fields(value)
+        own = vars(value).items() if hasattr(value, "__dict__") else ()  # as of a configuration
+        numbers = [(name, each) for name, each in own if type(each) is int]
+        fields = NUMBER.findall(value) if isinstance(value, str) else numbers
         sizes = {name: (str(size), int(size)) for name, size in fields} | sizes
     sizes = {name: each for name, each in sizes.items() if each[1] > 1 and not HEADS.search(name)}
     ranked = sorted(sizes, key=lambda name: (not WIDTH.search(name), -sizes[name][1]))
@@ -331,12 +326,6 @@ def _widths_of(module: Any) -> list[str]:
     stored = [each.shape[1] for each in matrices]
     others = [each.shape[0] for each in matrices]
     return [f"d_feat:{width}" for width in dict.fromkeys([*stored, *others, 64])]
-
-
-def _fields(value: Any) -> list[tuple[str, int]]:
-    """Return the whole numbers among the fields of an object, such as a configuration."""
-    fields = vars(value) if hasattr(value, "__dict__") else {}
-    return [(name, each) for name, each in fields.items() if type(each) is int]
 
 
 def name_of(side: Any) -> str:

@@ -12,7 +12,7 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from attnscope.code.pairs.weight_copy import WeightCopy
+from attnscope.code.pairs.pairing import WeightCopy
 
 NEAREST, FURTHEST = 0.25, 0.75
 """How far drawn values are from the constant, as a part of it: none stays, and no gain turns over."""
@@ -57,14 +57,11 @@ def draw_shared(
     shared += [WeightCopy(None, name, "", name, "", tuple(ours[name].shape)) for name in of_buffers]
     with torch.no_grad():
         for each in shared:
-            part = _elements(values[each.a], each.a_elements)
+            part, elements = values[each.a], each.a_elements
+            part = part if elements is None else part.reshape(-1)[elements.reshape(-1)]
             _write(ours[each.a], part, each.a_elements)
             _write(theirs[each.b], part, each.b_elements)
     return list(dict.fromkeys(each.a for each in shared))
-
-
-def _elements(tensor: torch.Tensor, elements: torch.Tensor | None) -> torch.Tensor:
-    return tensor if elements is None else tensor.reshape(-1)[elements.reshape(-1)]
 
 
 def _write(tensor: torch.Tensor, values: torch.Tensor, elements: torch.Tensor | None) -> None:

@@ -176,7 +176,9 @@ def described(
     except kinds as error:
         from attnscope.base.tracebacks import describe
 
-        description = describe(error, is_user_file=_is_user_file)
+        description = describe(
+            error, is_user_file=lambda file: not is_library(file) and file != __file__
+        )
         ends = isinstance(error, SystemExit)
         what = f"{title} ends the process:" if ends else f"running {title} raises"
         raise SourceError(f"{what} {description}.") from error
@@ -209,11 +211,6 @@ class Recorded:
     def anatomy(self) -> Anatomy:
         """Find the tensors of its attention; see `anatomy_of`."""
         return replace(anatomy_of(self.tape, self.output), input_axes=self.axes)
-
-
-def _is_user_file(file: str) -> bool:
-    """Check whether a file is neither a library's nor this one, which calls the code."""
-    return not is_library(file) and file != __file__
 
 
 def all_same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:

@@ -14,7 +14,7 @@ from attnscope.attention.mha import MultiHeadAttention
 from attnscope.attention.sdpa import sdpa
 from attnscope.base.errors import OptionError, SizeError
 from attnscope.code.pairs.implementation import Side, tensors_of
-from attnscope.code.pairs.parameters import PADDING, matched, role_of
+from attnscope.code.pairs.pairing import PADDING, matched, role_of
 from attnscope.observe.operators.anatomy import Anatomy
 from attnscope.observe.operators.projections import NOT_POSITIONS, axis_of_positions, operand_of
 

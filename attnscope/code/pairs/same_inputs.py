@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,18 +14,17 @@ from attnscope.base.dtypes import FLOATS
 from attnscope.base.errors import OptionError
 from attnscope.base.options import Texts
 from attnscope.base.process.default_dtype import default_dtype
+from attnscope.code.load.examples import HEADS, WIDTH
 from attnscope.code.load.load import Loaded, load_target, title_of
-from attnscope.code.load.signatures import Callee, callee
+from attnscope.code.load.signatures import Callee, callee, module_of
 from attnscope.code.pairs.code import code_side, constructor_names, count_positions, parameter_names
 from attnscope.code.pairs.drawn import draw_constants, draw_shared
 from attnscope.code.pairs.implementation import Recorded, Side, tensors_of
-from attnscope.code.pairs.layer import layer_side, sizes_for
-from attnscope.code.pairs.options import Pairing, by_name
-from attnscope.code.pairs.parameters import matched, role_of
+from attnscope.code.pairs.pairing import Pairing, WeightCopy, by_name, matched, role_of
 from attnscope.code.pairs.references import mha_side, sdpa_side
-from attnscope.code.pairs.weight_copy import WeightCopy
 from attnscope.code.pairs.weights import copy_weights
 from attnscope.model.run.attention_layer import AttentionLayer
+from attnscope.model.run.layers import field_of
 from attnscope.observe.operators.anatomy import Anatomy, NoAttentionError
 from attnscope.observe.operators.projections import operand_of
 
@@ -39,19 +40,13 @@ def keep_weights(a: Any, b: Any, pairing: Pairing) -> bool:
 
 def is_live(side: Any) -> bool:
     """Check whether a side already exists with weights: a layer of a model, a module, or its method."""
-    return isinstance(side, AttentionLayer) or live_module(side) is not None
-
-
-def live_module(target: Any) -> torch.nn.Module | None:
-    """Return the module that code is, or is a method of, if it already exists; None if it does not."""
-    code = load_target(target).object
-    owner = getattr(code, "__self__", code)
-    return owner if isinstance(owner, torch.nn.Module) else None
+    return isinstance(side, AttentionLayer) or module_of(load_target(side).object) is not None
 
 
 def dtype_of(targets: Iterable[Any]) -> str | None:
     """Return the coarsest dtype of modules that already exist; None if there are none."""
-    modules = [each for each in map(live_module, targets) if each is not None]
+    found = [module_of(load_target(each).object) for each in targets]
+    modules = [each for each in found if each is not None]
     dtypes = {each.dtype for module in modules for each in module.parameters()}
     known = [each for each in dtypes if str(each).removeprefix("torch.") in FLOATS]
     coarsest = max(known, key=lambda dtype: torch.finfo(dtype).eps, default=None)
@@ -63,7 +58,9 @@ def paired(a: Any, b: Any, pairing: Pairing) -> tuple[Side, Side, list[WeightCop
     if a is None or a in ("sdpa", "mha"):
         second = count_positions(code_side(load_target(b), title_of(b), pairing))
     if a is None:
-        a = "mha" if _has_projections(second, pairing.seed) else "sdpa"
+        has_weights = second.module is not None
+        projections = _anatomy(second, pairing.seed).projections if has_weights else {}
+        a = "mha" if {"Q", "K", "V"} <= set(projections) else "sdpa"
     if a in ("sdpa", "mha"):
         same, options = dict(pairing.same), dict(pairing.options)
         if a == "sdpa":
@@ -104,7 +101,7 @@ def paired_with_layer(
 
 def _is_of_class(layer: AttentionLayer, called: Callee, target: Any) -> bool:
     """Check whether a module of a model is of the class of some code."""
-    module = live_module(target)
+    module = module_of(load_target(target).object)
     cls = called.owner if module is None else type(module)
     own = type(layer.module)
     return cls is not None and (cls.__module__, cls.__qualname__) == (own.__module__, own.__qualname__)
@@ -132,11 +129,6 @@ def _feed(layer: Side, code: Side, seed: int) -> None:
             if each is drawn:
                 code.inputs[name] = first.value.tensor
         code.notices.append(f"{code.title} gets {first}, from which {layer.title} computes Q, K or V")
-
-
-def _has_projections(side: Side, seed: int) -> bool:
-    """Check whether the Q, K and V of a side are computed with weights."""
-    return side.module is not None and {"Q", "K", "V"} <= set(_anatomy(side, seed).projections)
 
 
 def _anatomy(side: Side, seed: int) -> Anatomy:
@@ -174,23 +166,19 @@ def with_weights_of(
             raise OptionError(f"--map is for weights, and {without.title} has none.")
         return None
 
-    def anatomies() -> tuple[Anatomy, Anatomy]:
-        drawn = [_with_drawn_weights(each, pairing.seed) for each in (source, target)]
-        return _anatomy(drawn[0], pairing.seed), _anatomy(drawn[1], pairing.seed)
+    def anatomy(side: Side) -> Anatomy:
+        copy = side.in_dtype(torch.float64)
+        assert copy.module is not None
+        draw_constants(copy.module, torch.Generator().manual_seed(pairing.seed))  # zeros would hide
+        return _anatomy(copy, pairing.seed)
 
     titles = source.title, target.title
-    copies = copy_weights(source.module, target.module, anatomies, pairing.map, titles)
+    copies = copy_weights(
+        source.module, target.module, lambda: (anatomy(source), anatomy(target)), pairing.map, titles
+    )
     if draws:
         draw_shared(source.module, target.module, copies, pairing.seed)
     return copies
-
-
-def _with_drawn_weights(side: Side, seed: int) -> Side:
-    """Return a copy of a side; weights that are zero would hide what is done with them."""
-    copy = side.in_dtype(torch.float64)
-    assert copy.module is not None
-    draw_constants(copy.module, torch.Generator().manual_seed(seed))
-    return copy
 
 
 def _two_codes(a: Any, b: Any, pairing: Pairing) -> tuple[Side, Side, list[WeightCopy] | None]:
@@ -283,3 +271,61 @@ def _split_init(targets: list[Loaded], init: Texts, call: str | None) -> list[Te
         for i in takers:
             result[i][name] = value
     return [*result]
+
+
+HEAD_WIDTH = re.compile(r"head_?dim|dim_?head|d_?head|head_?size|^d_?[kv]$")
+
+
+LAYER_INDEX = ("layer_idx", "layer_id", "layer_index")
+
+
+def layer_side(layer: AttentionLayer) -> Side:
+    """Return the attention of a layer with the arguments that it received."""
+    bound = inspect.signature(layer.module.forward).bind(*layer.args, **layer.kwargs)
+    inputs: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        inputs |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+    inputs = {name: value for name, value in inputs.items() if not _is_cache(name, value)}
+    return Side(f"{layer.name}, {layer.path}", layer.module, inputs, module=layer.module)
+
+
+def _is_cache(name: str, value: Any) -> bool:
+    """Check whether an argument is a cache, to which every run would append."""
+    is_named = name.startswith(("past_key_value", "layer_past")) or name == "cache_position"
+    return is_named or type(value).__name__.endswith("Cache")
+
+
+def sizes_for(target: Callee, layer: AttentionLayer, known: set[str]) -> dict[str, Any]:
+    """Return arguments of a constructor that follow from a model's configuration.
+
+    These are `config`, the index of the layer, and fields of the configuration: by their own names, or
+    by the usual words for widths and numbers of heads.
+    """
+    text = layer.config.get_text_config()
+
+    def field(name: str) -> Any:
+        return field_of(text, name, layer.index)
+
+    n_head = field("num_attention_heads")
+    d_head = field("head_dim") or field("hidden_size") // n_head
+    found: dict[str, Any] = {}
+    for name, parameter in (target.parameters.parameters if target.parameters else {}).items():
+        if name in known:
+            continue
+        if name in LAYER_INDEX:
+            found[name] = layer.index
+        elif parameter.default is not parameter.empty:
+            continue
+        elif name == "config":
+            found[name] = text
+        elif (value := field(name)) is not None:
+            found[name] = value
+        elif HEAD_WIDTH.search(name):
+            found[name] = d_head
+        elif HEADS.search(name) or name in ("h", "n_h"):
+            is_shared = re.search(r"kv|key", name)
+            found[name] = field("num_key_value_heads") or n_head if is_shared else n_head
+        elif WIDTH.search(name):
+            found[name] = field("hidden_size")
+    return found

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from attnscope.base.errors import OptionError
-from attnscope.code.pairs.weight_copy import WeightCopy
+from attnscope.code.pairs.pairing import WeightCopy
 from attnscope.observe.operator_names import CONTRACTIONS
 from attnscope.observe.operators.anatomy import Anatomy, Projection, leaf
 from attnscope.observe.operators.chain import calls_before

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.base.text import printable_lines
-from attnscope.code.trace.comments.result import CommentReport, SourceDiff
-from attnscope.code.trace.result import ProgramRun
+from attnscope.code.trace.result import CommentReport, ProgramRun, SourceDiff
 from attnscope.document.blocks import Block, Drawing, Findings, Notices, Only, Sentence
 from attnscope.document.html import rendered
 from attnscope.document.result import Finding

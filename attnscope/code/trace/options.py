@@ -120,6 +120,10 @@ class Comments:
         " as annotations.",
         metavar="[=STYLE]",
         common=True,
+        excludes={
+            name: f"{{annotate}} prints a diff and nothing else, and cannot be combined with {{{name}}}"
+            for name in ("check", "source", "stats", "show", "save", "verify", "format", "strict")
+        },
     )
     write: bool = option("Write the changes of --annotate to the file.", default=False, common=True)
     check: bool = option(

@@ -324,10 +324,12 @@ class CallTraces:
         from attnscope.observe.trace import fold_loops
 
         recorder = recording.recorder
+        inputs = [each.dtype for each in recorder.steps if each.how == "input" and "float" in each.dtype]
+        dtypes = [*inputs, *(each.dtype for each in recorder.steps)]
         trace = Trace(
             title=self.result.target,
             device=recorder.device or "cpu",
-            dtype=_dtype(recorder.steps),
+            dtype=next(iter(dtypes), None),
             steps=recorder.steps,
             source=recorder.sources() if self.source else None,
             file=shown_path(recorder.target[0], self.folder),
@@ -360,12 +362,6 @@ class CallTraces:
         if failure is None:
             return None
         return crash_of(failure, recording.axes.dims_of, shown_path(failure.file, self.folder))
-
-
-def _dtype(steps: Sequence[Step]) -> str | None:
-    """Return the dtype of the first floating-point input, or else of the first tensor."""
-    inputs = [step.dtype for step in steps if step.how == "input" and "float" in step.dtype]
-    return next(iter(inputs or [step.dtype for step in steps]), None)
 
 
 def _name_inputs(steps: Sequence[Step], axis_names: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from attnscope.base.errors import AttnscopeError, FileError, OptionError, SizeError
+from attnscope.code.load.agreement import read_where
 from attnscope.code.load.construct import make_value
-from attnscope.code.load.equations import read_where
 from attnscope.code.load.specs import (
     AxisSpec,
     Computed,

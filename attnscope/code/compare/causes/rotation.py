@@ -62,7 +62,10 @@ class Rotation:
         """Rotate `lead n d`."""
         first, end = self.features
         before, rotated, after = tensor.double().tensor_split([first, end], -1)
-        rotated = _features(_pairs(rotated, self.layout) * self.turns, self.layout)
+        pairs = _pairs(rotated, self.layout) * self.turns
+        parts = (pairs.real, pairs.imag)
+        is_halves = self.layout == "half-split"
+        rotated = torch.cat(parts, -1) if is_halves else torch.stack(parts, -1).flatten(-2)
         return torch.cat([before, rotated * self.size, after], -1)
 
 
@@ -73,11 +76,6 @@ def _pairs(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     else:
         first, second = tensor[..., ::2], tensor[..., 1::2]
     return torch.complex(first.double(), second.double())
-
-
-def _features(pairs: torch.Tensor, layout: str) -> torch.Tensor:
-    parts = (pairs.real, pairs.imag)
-    return torch.cat(parts, -1) if layout == "half-split" else torch.stack(parts, -1).flatten(-2)
 
 
 def paired_otherwise(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, str, str]]:

@@ -112,13 +112,10 @@ def terms_of(state: RoleTensors, role: str) -> Iterator[Term]:
             continue
         others = [each for each in call.parents if each is not before]
         is_second = others == [call.parents[1]] or call.name in COMMUTATIVE
-        if len(others) == 1 and is_second and _is_term(others[0]):
-            yield Term(call, others[0])
-
-
-def _is_term(value: Value) -> bool:
-    """Check whether a tensor holds several numbers with a point: not a scale, or a mask."""
-    return value.tensor.numel() > 1 and value.tensor.is_floating_point()
+        if len(others) == 1 and is_second:
+            tensor = others[0].tensor
+            if tensor.numel() > 1 and tensor.is_floating_point():  # neither a scale nor a mask
+                yield Term(call, others[0])
 
 
 def term_missing(case: Case) -> Iterator[Hypothesis]:

@@ -199,7 +199,9 @@ def _find_divergences(examination: Examination) -> None:
         if first is None:
             examination.explained = True
             return
-        if is_strict and _agrees(lenient) and not lenient[first].is_equal:
+        ends = [role for role in ("attention", list(lenient)[-1]) if role in lenient]
+        agrees = all(lenient[role].is_equal for role in ends)
+        if is_strict and agrees and not lenient[first].is_equal:
             is_strict = False  # the difference, such as another order of features, has no effect
             continue
         case = Case(first, a, b, found[first], tolerances.get(first, 0.0))
@@ -214,11 +216,6 @@ def _find_divergences(examination: Examination) -> None:
         wrong, right = (a, b) if cause is not None and cause.wrong == "a" else (b, a)
         if not _replaced(wrong, first, right, None if cause is None else cause.corrected):
             return
-
-
-def _agrees(found: Mapping[str, TensorDifference]) -> bool:
-    """Check whether attention and outputs are equal up to rounding."""
-    return all(found[role].is_equal for role in ("attention", list(found)[-1]) if role in found)
 
 
 def without_counterpart(found: Mapping[str, TensorDifference]) -> list[str]:
@@ -296,7 +293,12 @@ def _rounding(
     one, two = (RoleTensors(run.anatomy, each.order) for each, run in zip(exact, runs, strict=True))
     roles = dict.fromkeys((*one.anatomy.roles, *two.anatomy.roles))
     rounding = {role: min(_gap(exact[0], one, role), _gap(exact[1], two, role)) for role in roles}
-    gaps = {role: _gap(one, two, role) for role in roles if not _outliers_differ(one, two, role)}
+    pairs = {role: _pair(one, two, role) for role in roles}
+    gaps = {  # not of those that differ in outliers
+        role: _gap(one, two, role)
+        for role, pair in pairs.items()
+        if pair is None or difference(*pair, usual_gap(*pair)).is_equal
+    }
     return {role: each for role, each in rounding.items() if isfinite(each)}, gaps
 
 
@@ -306,12 +308,6 @@ def _pair(a: RoleTensors, b: RoleTensors, role: str) -> tuple[torch.Tensor, torc
         return None
     first, second = compared_pair(a, b, role)
     return None if first.shape != second.shape else (first, second)
-
-
-def _outliers_differ(a: RoleTensors, b: RoleTensors, role: str) -> bool:
-    """Check whether two tensors differ in numbers that are far larger than the others."""
-    pair = _pair(a, b, role)
-    return pair is not None and not difference(*pair, usual_gap(*pair)).is_equal
 
 
 def _gap(a: RoleTensors, b: RoleTensors, role: str) -> float:

@@ -10,8 +10,8 @@ from attnscope.code.trace.comments.annotate import axis_words, of_file
 from attnscope.code.trace.comments.claims import Claims, Medium, Subject
 from attnscope.code.trace.comments.parse import ANY, REST, Axis, Claim, Shape, is_plausible
 from attnscope.code.trace.comments.places import Call, Code, History, Run
-from attnscope.code.trace.comments.result import CommentReport, Unknown, WrongComment
-from attnscope.code.trace.comments.result import subject as subject_of
+from attnscope.code.trace.result import CommentReport, Unknown, WrongComment
+from attnscope.code.trace.result import subject as subject_of
 from attnscope.observe.axes.expressions import Expression, of_word, parse_expression
 from attnscope.observe.trace import Step
 

@@ -15,7 +15,7 @@ from attnscope.base.errors import FileError, OptionError, SourceError, first_lin
 from attnscope.base.text import shortened
 from attnscope.code.trace.comments.annotate import Style, annotate_file, diff, write
 from attnscope.code.trace.comments.check import check_source
-from attnscope.code.trace.comments.result import CommentReport, SourceDiff
+from attnscope.code.trace.result import CommentReport, SourceDiff
 from attnscope.document.result import Check, Finding
 from attnscope.observe.trace import Trace
 

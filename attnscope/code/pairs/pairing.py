@@ -1,10 +1,50 @@
-"""Which parameter of one side is which of the other, by name."""
+"""What two sides are paired by: the options, and which parameters and weights of both are the same."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from attnscope.base.errors import OptionError
+from attnscope.base.options import Texts
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The options of a comparison, as `compare` takes them."""
+
+    #: The arguments of the code.
+    init: Texts = ()
+    inputs: Texts = ()
+    where: list[str] = field(default_factory=list)
+    call: str | None = None
+    same: Mapping[str, str] = field(default_factory=dict)
+    map: Mapping[str, str] = field(default_factory=dict)
+    #: `own` or `same`, for modules that already exist; None: their own.
+    weights: str | None = None
+    #: Of the reference.
+    options: dict[str, Any] = field(default_factory=dict)
+    #: Whether gradients are compared, too.
+    backward: bool = False
+    #: Of the run; an empty dtype is not known yet.
+    dtype: str = "float32"
+    seed: int = 0
+    #: The distribution of drawn inputs: `normal` (None) or `uniform`.
+    draw: str | None = None
+
+
+def by_name(texts: Texts) -> dict[str, Any]:
+    """Return specifications by the name in each.
+
+    >>> by_name(["d_model=60", "h = 5"])
+    {'d_model': '60', 'h': ' 5'}
+    """
+    if isinstance(texts, Mapping):
+        return dict(texts)
+    parts = (text.partition("=") for text in texts)
+    return {name.strip(): value for name, _, value in parts}
+
 
 PADDING = ("key_padding_mask", "padding_mask")
 """Names of masks that are True where a key is hidden."""
@@ -70,3 +110,30 @@ def matched(
         if name not in result and found is not None:
             result[name] = found
     return result
+
+
+@dataclass(frozen=True)
+class WeightCopy:
+    """Weights that both sides have: one side's were copied to the other.
+
+    Attributes:
+        role: `W_Q`, `b_Q` and so on; None if they were copied by name or shape.
+        a, a_part: the parameter of a, and which part of it.
+        b, b_part: the parameter of b, and which part of it.
+        shape: the shape of the part.
+        a_elements, b_elements: the flat index of its elements in both; None: all.
+    """
+
+    role: str | None
+    a: str
+    a_part: str
+    b: str
+    b_part: str
+    shape: tuple[int, ...]
+    a_elements: Any = field(default=None, repr=False, compare=False)
+    b_elements: Any = field(default=None, repr=False, compare=False)
+
+    def reversed(self) -> WeightCopy:
+        """Return the same weights with a and b exchanged."""
+        a, b = (self.a, self.a_part), (self.b, self.b_part)
+        return WeightCopy(self.role, *b, *a, self.shape, self.b_elements, self.a_elements)

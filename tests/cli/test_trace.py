@@ -126,13 +126,6 @@ def test_the_tutorials_axes_have_their_names(attnscope, monkeypatch):
     assert r.json["file"] == "tutorial_mha_right.py"
 
 
-def test_as_many_queries_as_keys_are_told_apart(attnscope, monkeypatch):
-    monkeypatch.chdir(CODE)
-    r = attnscope(*[each.replace("n_K:48", "n_K:32") for each in TUTORIAL], "-f", "json")
-    assert dims(r)["scores"] == "n_batch n_head n_Q n_K"
-    assert dims(r)["K_split"] == "n_batch n_head n_K d_feat/n_head"
-
-
 @pytest.mark.sweep
 def test_the_table_is_that_of_the_json(attnscope, monkeypatch):
     monkeypatch.chdir(CODE)
@@ -168,20 +161,6 @@ def test_targets_of_all_kinds(run, name, arguments, expected):
     assert r.exit_status == 0, r.err
     assert names(r) == expected
     assert all(step["dims"] is not None for step in r.json["steps"])
-
-
-def test_a_module_by_its_name(attnscope, mine):
-    r = attnscope("trace", "mine_to_trace:attend", *QKV, "-f", "json")
-    assert dims(r)["scores"] == "n_batch n_Q n_K"
-
-
-@pytest.mark.usefixtures("with_torch")
-def test_a_class_of_a_package(attnscope):
-    r = attnscope(
-        "trace", "torch.nn:Linear", "--init", "in_features=5", "--init", "out_features=7",
-        "--input", "input=n:3,in_features", "-f", "json",
-    )  # fmt: skip
-    assert dims(r) == {"input": "n in_features", "return": "n out_features"}
 
 
 # Mistakes.
@@ -247,14 +226,6 @@ def test_all_formats_hold_the_same_rows(run):
     assert [line.split(" | ")[1] for line in table[2:]] == [step["name"] for step in steps]
 
 
-@pytest.mark.sweep
-def test_wide_shows_more_columns(run):
-    plain, wide = (run("attend", *QKV, *more).out for more in ([], ["--wide"]))
-    assert "dtype" not in plain
-    assert "dtype" in wide
-    assert "contiguous" not in plain
-
-
 def test_stats_are_those_of_the_tensors(run, tmp_path, read_tensors):
     path = tmp_path / "values.safetensors"
     r = run("attend", *QKV, "--stats", "--save", path, "-f", "json")
@@ -304,42 +275,6 @@ def test_the_source_is_shown_with_its_shapes(run):
 
 
 @pytest.mark.sweep
-def test_a_loop_is_shown_once(run):
-    table = run("Block", *BLOCK, "--depth", "0").out.splitlines()
-    assert [line.split()[3] for line in table if "× 12" in line] == ["y", "x"]
-    steps = run("Block", *BLOCK, "-f", "json").json["steps"]
-    assert [(step["name"], step["times"]) for step in steps] == [
-        ("x", 1), ("y", 12), ("Q", 12), ("K", 12), ("V", 12), ("scores", 12), ("attention", 12), ("x", 12), ("x", 12),
-    ]  # fmt: skip
-    assert all(" ".join(step["dims"]) in ("n_batch n d", "n_batch n n") for step in steps)
-
-
-def test_expressions_in_the_middle_get_rows(run):
-    plain, more = (run("attend", *QKV, *each, "-f", "json") for each in ([], ["--subexpressions"]))
-    assert "…" not in names(plain)
-    hows = [step["how"] for step in more.json["steps"] if step["name"] == "…"]
-    assert "K.mT" in hows
-    assert "Q @ K.mT" in hows
-    assert all(step["dims"] for step in more.json["steps"])
-
-
-@pytest.mark.usefixtures("with_torch")
-def test_a_module_is_followed(run):
-    r = run("Block", *BLOCK, "--init", "n_layer=1", "--follow", "torch.nn.modules.linear", "-f", "json")
-    inside = [step for step in r.json["steps"] if step["file"]]
-    assert [step["name"] for step in inside] == ["input", "return"]
-    assert inside[0]["file"].endswith("linear.py")
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("depth", [0, 1])
-def test_calls_are_folded_below_a_depth(run, depth):
-    r = run("Block", *BLOCK, "--init", "n_layer=1", "--depth", depth, "-f", "json")
-    assert ("scores" in names(r)) == (depth == 1)
-    assert sum(step["flops"] for step in r.json["steps"]) == 2 * 2 * 3 * 4 * 4 + 2 * (2 * 2 * 3 * 3 * 4)
-
-
-@pytest.mark.sweep
 def test_training_drops_and_evaluation_does_not(run, tmp_path, read_tensors):
     dropped = {}
     for mode in ("--train", "--eval"):
@@ -358,22 +293,6 @@ def test_inputs_are_drawn_uniformly_from_0_to_1(run):
     assert (0 <= uniform["min"] < uniform["max"] < 1, option) == (True, "uniform")
     assert stats("--draw", "normal") == stats()
     assert stats()[0]["min"] < 0
-
-
-@pytest.mark.sweep
-def test_a_seed_draws_the_same_again(run):
-    def values(*more):
-        return run("attend", *QKV, "--show", "Q", *more, "-f", "json").json["shown"]["values"]
-
-    assert values("--seed", 5) == values("--seed", 5) != values()
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
-def test_inputs_and_weights_are_of_a_dtype(run, dtype):
-    r = run("Block", *BLOCK, "--init", "n_layer=1", "--dtype", dtype, "-f", "json")
-    assert {step["dtype"] for step in r.json["steps"]} == {dtype}
-    assert r.json["dtype"] == dtype
 
 
 def test_on_meta_shapes_alone_are_told(run):
@@ -396,13 +315,6 @@ def test_code_that_looks_at_values_is_run_on_the_cpu(run):
     assert r.json["device"] == "cpu"
     assert dims(r) == {"x": "n d", "y": "n d"}
     assert r.json["notices"] == [r.err.removeprefix("attnscope: ").strip()]
-
-
-@pytest.mark.sweep
-def test_what_is_true_of_sizes_may_be_said(run):
-    r = run("Block", *BLOCK, "--init", "n_layer=1", "--where", "half=d/2", "-f", "json")
-    assert r.json["sizes"]["half"] == 2
-    assert "half=d/2" in r.json["options"]["where"]
 
 
 def test_findings_fail_only_where_that_is_asked_for(run):

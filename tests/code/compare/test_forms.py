@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError, compare
-from tests.code.compare.both_orders import assert_named_in_both_orders, compared
+from tests.code.compare.both_orders import compared
 from tests.code.compare.code import forms, latent
 
 SOURCE, TARGET = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 4, 1, 3], [1, 1, 0, 2, 3, 3, 5, 4, 4, 0, 2]])
@@ -14,27 +14,6 @@ TOKENS = torch.randn(2, 9, 40), torch.randn(2, 7, 40)
 
 def inputs_of(a):
     return NODES if issubclass(a, forms.Edges) else TOKENS
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("right", "wrong", "role", "cause", "in_reverse"),
-    [
-        ("Linear", "SummedOverHeads", "denominator", "normaliser summed over heads", None),
-        ("LinearOfThree", "SummedOverHeads", "denominator", "normaliser summed over heads", None),
-        ("Linear", "SummedOverHeadsOfThree", "denominator", "normaliser summed over heads", None),
-        ("Linear", "StateScaled", "state", "division added", "division missing"),
-        ("Linear", "NotDivided", "x_raw", "division missing", "division added"),
-        ("Efficient", "EfficientOverFeatures", "K", "another argument", None),
-        ("Edges", "EdgesBySource", "edge_attention", "softmax over other groups", None),
-        ("EdgesByScatter", "EdgesBySource", "edge_attention", "softmax over other groups", None),
-        ("Edges", "EdgesNotScaled", "edge_scores", "another scale", None),
-        ("EdgesByScatter", "EdgesNotScaled", "edge_scores", "another scale", None),
-    ],
-)
-def test_a_mistake_is_named_in_both_orders(right, wrong, role, cause, in_reverse):
-    right, wrong = getattr(forms, right), getattr(forms, wrong)
-    assert_named_in_both_orders(right, wrong, inputs_of(right), role, cause, in_reverse)
 
 
 @pytest.mark.few(1)

@@ -3,50 +3,10 @@
 import pytest
 import torch
 
-from tests.code.compare.both_orders import (
-    assert_equal_in_both_orders,
-    assert_named_in_both_orders,
-    compared,
-)
+from tests.code.compare.both_orders import compared
 from tests.code.compare.code import normalisers
 
 X = torch.randn(2, 9, 40)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("right", "wrong", "roles", "cause", "in_reverse"),
-    [
-        ("Plain", "OverHeads", "attention", "normalised over several axes", None),
-        ("Sink", "Plain", "attention", "sink missing", "sink added"),
-        ("SinkOutside", "Plain", "attention_drop", "sink missing", "sink added"),
-        ("Sink", "SinkOutside", "attention", "sink in another place", None),
-        ("SinkInTheSum", "SinkNotReduced", "attention", "sink in another place", None),
-        ("NormOfHeads", "NormOfAll", "Q K", "norm over other features", None),
-        ("NormOfHeadsByHand", "NormOfAll", "Q K", "norm over other features", None),
-        ("NormOfAll", "Plain", "Q K", "norm missing", "norm added"),
-        ("Summaries", "SummariesFromTheirStart", "scores_masked", "another mask of blocks", None),
-        ("Blocks", "BlocksOfFour", "scores_masked", "another mask of blocks", None),
-        ("Blocks", "OwnBlock", "scores_masked", "another mask of blocks", None),
-    ],
-)
-def test_a_mistake_is_named_in_both_orders(right, wrong, roles, cause, in_reverse):
-    right, wrong = getattr(normalisers, right), getattr(normalisers, wrong)
-    assert_named_in_both_orders(right, wrong, [X], roles, cause, in_reverse)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Plain", "SoftmaxInLogarithms"),
-        ("Sink", "SinkInTheSum"),
-        ("NormOfHeads", "NormOfHeadsByHand"),
-        ("Summaries", "SummariesOfLoops"),
-    ],
-)
-def test_the_same_in_other_steps_has_no_cause(one, other):
-    assert_equal_in_both_orders(getattr(normalisers, one), getattr(normalisers, other), [X])
 
 
 @pytest.mark.sweep

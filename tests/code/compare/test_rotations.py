@@ -3,52 +3,10 @@
 import pytest
 import torch
 
-from tests.code.compare.both_orders import (
-    assert_equal_in_both_orders,
-    assert_named_in_both_orders,
-    compared,
-)
+from tests.code.compare.both_orders import compared
 from tests.code.compare.code import rotations
 
 USUAL, LATENT = torch.randn(2, 9, 96), torch.randn(2, 9, 40)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("right", "wrong", "roles", "cause", "in_reverse"),
-    [
-        ("Usual", "Linear", "Q K", "rotary frequencies (linear)", None),
-        ("Usual", "Yarn", "Q K", "rotary frequencies (YaRN)", None),
-        ("Usual", "Llama3", "Q K", "rotary frequencies (llama3)", None),
-        ("Usual", "Ntk", "Q K", "rotary base", None),
-        ("Usual", "Magnitude", "scores", "rotary magnitude", None),
-        ("First", "FirstWithMagnitude", "Q K", "rotary magnitude", None),
-        ("First", "Last", "Q K", "rotary features", None),
-        ("Usual", "Permuted", "Q_feat K_feat", "rows permuted", None),
-        ("Latent", "LatentOfNeighbours", "Q K", "rotary interleaved", "rotary half-split"),
-        ("Latent", "LatentKeysOfNeighbours", "K", "rotary interleaved", "rotary half-split"),
-        ("Latent", "LatentKeysNotRotated", "K", "rotary positions missing", "rotary positions added"),
-        ("Latent", "LatentFirst", "Q K", "rotary features", None),
-    ],
-)
-def test_another_rotation_is_named_in_both_orders(right, wrong, roles, cause, in_reverse):
-    x = LATENT if right == "Latent" else USUAL
-    right, wrong = getattr(rotations, right), getattr(rotations, wrong)
-    assert_named_in_both_orders(right, wrong, [x], roles, cause, in_reverse)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Usual", "ComplexNumbers"),
-        ("Usual", "PermutedAndRotatedSo"),
-        ("Latent", "LatentInTwoProducts"),
-    ],
-)
-def test_the_same_rotation_in_other_steps_has_no_cause(one, other):
-    x = LATENT if one == "Latent" else USUAL
-    assert_equal_in_both_orders(getattr(rotations, one), getattr(rotations, other), [x])
 
 
 @pytest.mark.few(1)

@@ -5,11 +5,7 @@ import inspect
 import pytest
 import torch
 
-from tests.code.compare.both_orders import (
-    assert_equal_in_both_orders,
-    assert_named_in_both_orders,
-    compared,
-)
+from tests.code.compare.both_orders import compared
 from tests.code.compare.code import terms
 
 X = torch.randn(2, 7, 40)
@@ -18,35 +14,6 @@ X = torch.randn(2, 7, 40)
 def source_of(site):
     """Return the line of the test's code that a site names."""
     return inspect.getsource(terms).splitlines()[site.line - 1].strip()
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("right", "wrong", "role", "cause", "in_reverse"),
-    [
-        ("Gated", "Plain", "x_merged", "gate missing", "gate added"),
-        ("GatedWhenMerged", "Plain", "x_merged", "factor missing", "factor added"),
-        ("Gated", "GatedBySilu", "x_merged", "another function", "another function"),
-        ("Biased", "Plain", "scores_masked", "position bias missing", "position bias added"),
-        ("Biased", "BiasedBeforeTheScale", "scores_masked", "position bias in another place", "position bias in another place"),
-        ("Difference", "OneMap", "attention_drop", "second map missing", "second map added"),
-        ("DifferenceInOne", "OneMap", "attention_drop", "second map missing", "second map added"),
-        ("Difference", "SumOfMaps", "attention_drop", "another function", "another function"),
-        ("Difference", "SecondMapMasked", "attention_drop", "mask added", "mask missing"),
-    ],
-)  # fmt: skip
-def test_a_term_of_one_side_is_found_in_both_orders(right, wrong, role, cause, in_reverse):
-    right, wrong = getattr(terms, right), getattr(terms, wrong)
-    assert_named_in_both_orders(right, wrong, [X], role, cause, in_reverse)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("Gated", "GatedWhenMerged"), ("Biased", "BiasedInOneStep"), ("Difference", "DifferenceInOne")],
-)
-def test_the_same_in_other_steps_has_no_cause(one, other):
-    assert_equal_in_both_orders(getattr(terms, one), getattr(terms, other), [X])
 
 
 @pytest.mark.sweep

@@ -403,18 +403,12 @@ def check(ran):
     return traced["steps"]
 
 
-SOME = [
-    *("DeBERTa-v2", "GPT-2", "Falcon, one head of keys", "Llama", "DeepSeek-V3", "BART, cross"),
-]
-"""Relative positions, one projection for all, shared keys, rotary positions and groups, latents, and attention to
-another sequence."""
-
-
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", swept(FAMILIES, SOME[::3]))
+@pytest.mark.parametrize("name", swept(FAMILIES, ["DeBERTa-v2", "Llama"]))
 def test_a_family_has_its_axes_named_and_no_findings(attnscope, name):
     family = FAMILIES[name]
-    ran = attnscope("trace", *family.arguments(), "--device", "meta", "--format", "json")
+    device = "cpu" if name in WITH_VALUES else "meta"
+    ran = attnscope("trace", *family.arguments(), "--device", device, "--format", "json")
     steps = check(ran)
     assert len(steps) >= family.rows
     assert {row: last(steps, row) for row in family.dims} == family.dims
@@ -422,21 +416,7 @@ def test_a_family_has_its_axes_named_and_no_findings(attnscope, name):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", swept(WITH_VALUES, ["BERT", "Qwen3"]))
-def test_values_are_right_too(attnscope, name):
-    family = FAMILIES[name]
-    steps = check(attnscope("trace", *family.arguments(), "--format", "json"))
-    assert {row: last(steps, row) for row in family.dims} == family.dims
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    "name",
-    swept(
-        ["BERT", "GPT-2", "Llama", "Gemma 3", "Phi-3", "gpt-oss", "T5", "BART, cross"],
-        ["GPT-2", "Llama"],
-    ),
-)
+@pytest.mark.parametrize("name", swept(["BERT", "GPT-2", "Llama", "gpt-oss", "BART, cross"], ["Llama"]))
 def test_fused_attention(attnscope, name):
     """What the configuration chooses is in another module, and can be followed there."""
     line = ["trace", *FAMILIES[name].arguments("sdpa"), "--device", "meta", "--format", "json"]
@@ -451,9 +431,8 @@ def test_fused_attention(attnscope, name):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("name", swept(["BERT", "Llama", "Falcon"], ["Llama"]))
-def test_the_modules_own_lines(attnscope, name):
-    line = ["trace", *FAMILIES[name].arguments(), "--device", "meta", "--format", "json"]
+def test_the_modules_own_lines(attnscope):
+    line = ["trace", *FAMILIES["Llama"].arguments(), "--device", "meta", "--format", "json"]
     every, own = check(attnscope(*line)), check(attnscope(*line, "--depth", 0))
     assert len(own) < len(every)
     assert {step["depth"] for step in own} == {0}

@@ -82,7 +82,7 @@ class Flag:
         needs: other options that it needs, each with what the error says after its name:
             `{"window": "is for positions outside of a window"}`.
         excludes: other options that cannot be set beside it, each with what the error says, in which
-            `{text}` names an option; empty: that both exclude each other.
+            `{text}` names an option, or that and a hint; empty: that both exclude each other.
     """
 
     help: str
@@ -98,7 +98,7 @@ class Flag:
     python_only: bool = False
     only_for: Collection[str] = ()
     needs: Mapping[str, str] = field(default_factory=dict)
-    excludes: Mapping[str, str] = field(default_factory=dict)
+    excludes: Mapping[str, str | tuple[str, str]] = field(default_factory=dict)
 
 
 DTYPES = tuple(FLOATS)
@@ -235,8 +235,9 @@ def check_conflicts(groups: Iterable[Any]) -> None:
             continue
         for name, why in flag.excludes.items():
             if name in present:
-                why = why or f"{{{each.name}}} and {{{name}}} exclude each other"
-                raise OptionError(OPTION.sub(lambda named: flags[named[1]], why) + ".")
+                text, hint = why if isinstance(why, tuple) else (why, None)
+                text = text or f"{{{each.name}}} and {{{name}}} exclude each other"
+                raise OptionError(OPTION.sub(lambda named: flags[named[1]], text) + ".", hint=hint)
         for name, why in flag.needs.items():
             if name in flags.keys() - present:
                 needed = next(other for other, _ in found if other.name == name)

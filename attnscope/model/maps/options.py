@@ -23,6 +23,9 @@ from attnscope.model.run.options import (
     truncate_option,
 )
 
+EITHER = "one of the two"
+"""The hint for two options that exclude each other."""
+
 SHOWN_STACK = "encoder; cross, if a decoder reads"
 """The stack whose maps are shown by default."""
 
@@ -129,8 +132,11 @@ class ShownOptions(View):
         "Show attention rollout up to a layer, the last by default, in place of its heads' maps.",
         default=False,
         excludes={
-            "weigh": "{rollout} multiplies weights whose rows sum to 1, and those of {weigh} do not",
-            "steps": "{steps} shows one layer's attention, and {rollout} multiplies several",
+            "weigh": (
+                "{rollout} multiplies weights whose rows sum to 1, and those of {weigh} do not",
+                EITHER,
+            ),
+            "steps": ("{steps} shows one layer's attention, and {rollout} multiplies several", EITHER),
         },
     )
 
@@ -151,9 +157,9 @@ class MapParts:
         default=False,
         common=True,
         excludes={
-            "without_sink": "{steps} shows whole tensors, and {without_sink} leaves out keys",
-            "weigh": "{steps} shows the weights themselves, and {weigh} multiplies them",
-            "query": "{steps} shows whole tensors, and {query} shows one row of a map",
+            "without_sink": ("{steps} shows whole tensors, and {without_sink} leaves out keys", EITHER),
+            "weigh": ("{steps} shows the weights themselves, and {weigh} value multiplies them", EITHER),
+            "query": ("{steps} shows whole tensors, and {query} shows one row of a map", EITHER),
         },
     )
     verify: bool = option(

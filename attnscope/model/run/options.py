@@ -110,7 +110,10 @@ class ReadOptions:
         "The decoder's text, for an encoder-decoder model.",
         metavar="TEXT",
         excludes={
-            "generate": "{target} is the decoder's input, and {generate} lets the decoder generate it"
+            "generate": (
+                "{target} is the decoder's input, and {generate} lets the decoder generate it",
+                "one of the two",
+            )
         },
     )
 

@@ -124,8 +124,7 @@ def __getattr__(name: str) -> object:
 
         found = getattr(import_module(_HOMES[name]), name)
         if type(found) is type(__getattr__) and name in __all__:
-            from attnscope.base.arguments import checked
-            from attnscope.base.keywords import speaking
+            from attnscope.base.arguments import checked, speaking
 
             found = globals()[name] = speaking(checked(found))
         return found

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from attnscope.base.errors import AttnscopeError, OptionError
 from attnscope.base.options import Flag, flag_names, on_command_line
+from attnscope.base.spelling import Flags, speaking_as, spelled
 from attnscope.base.text import printable, shortened
 from attnscope.code.trace.options import Scope, WatchedCalls
 
@@ -114,7 +115,8 @@ class Magic:
             print(_parser().format_help(), end="")
             return
         try:
-            _current = Cell(self.shell, line)
+            with speaking_as(Flags()):
+                _current = Cell(self.shell, line)
         except AttnscopeError as error:
             from IPython.core.error import UsageError  # which IPython shows as one line
 
@@ -137,6 +139,7 @@ class Cell:
             raise
         shell.events.register("post_run_cell", self.end)
 
+    @speaking_as(Flags())
     def end(self, result: Any) -> None:
         """Show the traces after the cell has run."""
         global _current
@@ -207,7 +210,7 @@ def _unknown(word: str, known: list[str]) -> OptionError:
     if name in ELSEWHERE:
         return OptionError(f"{name} does not apply in a cell.", hint=ELSEWHERE[name])
     if not name.startswith("-"):
-        hint = f"--watch {shortened(word)}"
+        hint = spelled(watch=shortened(word))
         if not re.fullmatch(r"[\w./:\\-]+", word):  # no name, but code
             hint = f"%%{NAME} as the first line of the cell, and the code below it"
         return OptionError(f"{shortened(word)!r} is not an option.", hint=hint)

@@ -280,3 +280,12 @@ def every_plan(monkeypatch):
     from attnscope.model.run import memory_plan
 
     monkeypatch.setattr(memory_plan, "LITTLE", 0)
+
+
+@pytest.fixture
+def on_command_line():
+    """Let messages name options as the command line does."""
+    from attnscope.base.spelling import Flags, speaking_as
+
+    with speaking_as(Flags()):
+        yield

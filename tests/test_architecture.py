@@ -8,6 +8,8 @@ from graphlib import TopologicalSorter
 from importlib.metadata import version
 from pathlib import Path
 
+from attnscope.cli.app import PURPOSES, Commands
+
 PACKAGE = Path(__file__).parent.parent / "attnscope"
 
 ORDER = [
@@ -193,3 +195,53 @@ def test_the_command_line_is_small():
         len(path.read_text(encoding="utf-8").splitlines()) for path in (PACKAGE / "cli").glob("*.py")
     )
     assert lines <= 400 + 200 * len(app.COMMANDS)
+
+
+READERS = {
+    "base/process/error_record.py",
+    "base/process/script_words.py",
+    "base/spelling.py",
+    "base/suggestions.py",
+    "notebook.py",
+    "model/card/result.py",
+}
+"""Files beside `cli` that read command lines or lines of `%%attnscope`, or have a flag as data."""
+
+DECLARES = re.compile(r"option|Flag|_size|inputs_of_calls|alignment_of_queries")
+"""Functions that declare an option: their texts are its help."""
+
+A_FLAG = re.compile(r"(?<![\w/.-])--[a-z][a-z-]*")
+OF_OTHERS = re.compile(r"\b(attnscope|torchrun|vLLM|llama\.cpp|pip)\b.*", re.DOTALL)
+"""Commands as a shell takes them, and options of other programs."""
+
+
+def texts_of(node: ast.AST) -> list[str]:
+    """Return the texts that messages are made of, and those that may be: without docstrings and help."""
+    if isinstance(node, ast.JoinedStr):
+        values = [each for each in node.values if not isinstance(each, ast.Constant)]
+        whole = "".join(each.value if isinstance(each, ast.Constant) else "…" for each in node.values)
+        return [whole, *(text for each in values for text in texts_of(each))]
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) else []
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return []
+    if isinstance(node, ast.keyword) and node.arg == "command_line":
+        return []
+    if isinstance(node, ast.Call) and DECLARES.search(ast.unparse(node.func)):
+        return []
+    return [text for each in ast.iter_child_nodes(node) for text in texts_of(each)]
+
+
+def test_no_message_of_the_library_has_a_flag_in_it():
+    """`spelled` names options, as flags or as keywords; texts for one side alone are those of `either`."""
+    flags = {flag for name in PURPOSES for flag in Commands()[name].takes_value} - {"--help"}
+    found = [
+        f"{path}: {flag} in {text!r}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).parts[0] != "cli"
+        and path.relative_to(PACKAGE).as_posix() not in READERS
+        for text in texts_of(parsed(path))
+        for flag in A_FLAG.findall(OF_OTHERS.sub("", text))
+        if flag in flags and "{%" not in text  # a template's styles
+    ]
+    assert found == []

@@ -13,7 +13,6 @@ import pytest
 
 import attnscope as library
 from attnscope.base.arguments import declared_of
-from attnscope.base.suggestions import for_shell
 from tests.cli import test_mistakes
 from tests.docs_examples import PAGES, examples_of, write_files
 from tests.hints import faults_in_python, faults_of_hint, options_in, parts_of, pasted, said
@@ -182,22 +181,6 @@ def test_a_selection_of_heads_is_named_as_python_writes_it(layers, heads):
         " are several."
     )
     assert set(eval(f"dict({selection})")) == {"layers", "heads"}
-
-
-@pytest.mark.parametrize(
-    ("hint", "written"),
-    [
-        ("--input ids=B,T<100", '--input "ids=B,T<100"'),
-        ("--input ids=n<5, or with @ one of uint8", '--input "ids=n<5", or with @ one of uint8'),
-        ("--input Q=()@float32 for a scalar", '--input "Q=()@float32" for a scalar'),
-        ("--where d=2*m, or --nq 3", '--where "d=2*m", or --nq 3'),
-        ('--input "x=(n; m)"', '--input "x=(n; m)"'),
-        ("--input x=B:2,T:9,8 --mask causal", "--input x=B:2,T:9,8 --mask causal"),
-        ("--input x=…, a tensor (of any size)", "--input x=…, a tensor (of any size)"),
-    ],
-)
-def test_values_with_characters_of_the_shell_are_quoted(hint, written):
-    assert for_shell(hint) == written
 
 
 def test_a_printed_hint_does_not_redirect(attnscope, tmp_path):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.attention.positions import Align, offset_of
-from attnscope.base.errors import AttnscopeError, OptionError, SizeError
+from attnscope.base.errors import OptionError, SizeError
+from attnscope.base.spelling import spelled
 from attnscope.base.tensor_files import (
     FORMATS,
     in_memory,
@@ -243,8 +243,8 @@ class Masks:
                 raise SizeError(
                     f"{len(each)} lengths ({','.join(map(str, each))}) are given for {n_batch}"
                     " sequences.",
-                    hint=f"--mask lengths: with {n_batch} numbers"
-                    + (f", or --batch {len(each)}" if "n_batch" in sizes else ""),
+                    hint=f"{spelled(mask='lengths')}: with {n_batch} numbers"
+                    + (f", or {spelled(batch=len(each))}" if "n_batch" in sizes else ""),
                 )
             if max(each) > n_K:
                 raise SizeError(f"a length of {max(each)} is more than there are keys: n_K is {n_K}.")
@@ -295,8 +295,9 @@ def parse_masks(masks: Any) -> Masks:
     if any(isinstance(each, str) and each == "none" for each in several):
         if len(several) > 1:
             raise OptionError(
-                f"--mask none excludes the other {len(several) - 1} of {len(several)} masks.",
-                hint="--mask none alone, or the others without it",
+                f"{spelled('mask', 'none')} excludes the other {len(several) - 1} of {len(several)}"
+                " masks.",
+                hint=f"{spelled(mask='none')} alone, or the others without it",
             )
         return Masks()
     kinds = [_parsed(each) for each in several]
@@ -311,16 +312,6 @@ def parse_masks(masks: Any) -> Masks:
     )
 
 
-@contextmanager
-def hints_without_flag() -> Iterator[None]:
-    """Let the hints of errors name masks without `--mask`, for commands whose argument is one."""
-    try:
-        yield
-    except AttnscopeError as error:
-        error.say(error.message, error.hint and error.hint.replace("--mask ", ""))
-        raise
-
-
 def _parsed(mask: Any) -> Masks:
     if isinstance(mask, os.PathLike):
         mask = os.fspath(mask)
@@ -331,13 +322,15 @@ def _parsed(mask: Any) -> Masks:
         return Masks((mask,), files=(tensor_of("mask", mask, "the argument mask"),))
     several = re.split(r",\s*(?=[a-z])", mask)
     if len(several) > 1 and {each.partition(":")[0] for each in several} <= set(KINDS):
-        hint = " ".join(f"--mask {each}" for each in several)
-        raise OptionError(f"{mask!r} is {len(several)} masks, and each needs a --mask.", hint=hint)
+        hint = spelled(mask=several)
+        raise OptionError(
+            f"{mask!r} is {len(several)} masks, and each needs a {spelled('mask')}.", hint=hint
+        )
     kind, colon, rest = mask.partition(":")
     numbers = tuple(int(n) for n in rest.split(",")) if re.fullmatch(r"\d+(,\d+)*", rest) else ()
     if kind not in KINDS:
         if not (colon or "." in mask or os.sep in mask):
-            raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {rows_in(mask) or _hint(kind)}")
+            raise OptionError(f"{mask!r} is not a mask.", hint=_hint(kind, rows_in(mask)))
         return Masks((mask,), files=(open_tensor("mask", mask),))
     if kind == "causal" and not colon:
         return Masks((mask,), causal=True)
@@ -349,7 +342,7 @@ def _parsed(mask: Any) -> Masks:
         return Masks((mask,), prefixes=numbers)
     if kind == "lengths" and numbers:
         return Masks((mask,), lengths=(numbers,))
-    raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {_hint(kind)}")
+    raise OptionError(f"{mask!r} is not a mask.", hint=_hint(kind))
 
 
 def _sides(text: str) -> tuple[float, float] | None:
@@ -365,9 +358,10 @@ def _sides(text: str) -> tuple[float, float] | None:
     return (left, right) if found[2] else (left, left)
 
 
-def _hint(kind: str) -> str:
-    """Return the syntax of the mask that is meant, or else of all."""
-    return KINDS.get(nearest(kind, KINDS) or "", SYNTAX)
+def _hint(kind: str, rows: str | None = None) -> str:
+    """Return the option with the mask that is meant, as numbers or by its syntax, or else with all."""
+    first, *others = (rows or KINDS.get(nearest(kind, KINDS) or "", SYNTAX)).split(", ")
+    return ", ".join([spelled(mask=first), *others])
 
 
 def _last_of(last: int, chunk: int) -> int:
@@ -383,13 +377,13 @@ def _check_fill(fill: float, dtype: str) -> None:
     if not fill <= HIDES:
         raise OptionError(
             f"a mask fill of {fill:g} does not hide keys.",
-            hint="--mask-fill -inf, or -1e9",
+            hint=f"{spelled(mask_fill='-inf')}, or -1e9",
         )
     least = LEAST.get(dtype, -inf)
     if -inf < fill < least:
         raise OptionError(
             f"{fill:g} is out of the range of {dtype}: its lowest number is {least:g}.",
-            hint=f"--mask-fill -inf, or {least:g}",
+            hint=f"{spelled(mask_fill='-inf')}, or {least:g}",
         )
 
 

@@ -8,6 +8,7 @@ import torch
 
 from attnscope.attention.mask_rules import HIDES
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 
 
 class MaskReading(NamedTuple):
@@ -42,7 +43,9 @@ def read_mask(mask: torch.Tensor, name: str, hides: int | None = None) -> MaskRe
     [True, False, False]
     """
     if hides not in (None, 0, 1):
-        raise OptionError(f"--hides is {hides}.", hint="--hides 0, or --hides 1")
+        raise OptionError(
+            f"{spelled('hides')} is {hides}.", hint=f"{spelled(hides=0)}, or {spelled(hides=1)}"
+        )
     is_binary = bool(((mask == 0) | (mask == 1)).all())
     if not is_binary or (mask.is_floating_point() and not bool(mask.any())):
         hidden = mask <= HIDES
@@ -52,7 +55,9 @@ def read_mask(mask: torch.Tensor, name: str, hides: int | None = None) -> MaskRe
                 hint="zeros and ones, or numbers that are added to scores, of which -inf hides",
             )
         if hides is not None:
-            raise OptionError(f"--hides is for zeros and ones, and {name} returns numbers to add.")
+            raise OptionError(
+                f"{spelled('hides')} is for zeros and ones, and {name} returns numbers to add."
+            )
         return MaskReading(~hidden)
     if hides is not None:
         return MaskReading(mask != hides, hides)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from attnscope.base.errors import OptionError, SizeError
+from attnscope.base.spelling import spelled
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +56,7 @@ def _before_the_ends(n_Q: int, n_K: int, lengths: Sequence[int] | None) -> int |
         raise OptionError(
             "aligned at the lengths, each sequence's queries are the last of its keys, but nothing says"
             " how many keys each sequence has.",
-            hint="--mask lengths:N,N,… with --align lengths",
+            hint=f"{spelled(mask='lengths:N,N,…')} with {spelled(align='lengths')}",
         )
     if max(lengths) > n_K:
         raise SizeError(f"a length of {max(lengths)} is more than there are keys: n_K is {n_K}.")

@@ -22,6 +22,7 @@ from attnscope.auditing.picture import (
     panels,
 )
 from attnscope.auditing.result import Influence
+from attnscope.base.spelling import either
 from attnscope.base.text import printable
 from attnscope.base.units import numbers_text
 from attnscope.document.blocks import Drawing, Verdict
@@ -239,7 +240,8 @@ def _sentences(
     if (len(layout.rows), len(layout.columns)) != (n_Q, n_K):
         rows, columns = (axes.range_text(each, scale) for each in (layout.rows, layout.columns))
         where = f"positions {rows}" if rows == columns else f"outputs {rows} and inputs {columns}"
-        yield Text(f"only {where} of {n_Q:,}; --plot draws all")
+        draws = either(command_line="--plot draws", python="save(FILE.svg) draws")
+        yield Text(f"only {where} of {n_Q:,}; {draws} all")
 
 
 # SVG.

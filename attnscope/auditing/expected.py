@@ -12,7 +12,6 @@ import torch
 
 from attnscope.attention import masks
 from attnscope.attention.mask_rules import (
-    hints_without_flag,
     mask_axes,
     names_function,
     names_rule,
@@ -21,10 +20,9 @@ from attnscope.attention.mask_rules import (
 from attnscope.attention.mask_values import read_mask
 from attnscope.auditing.options import Properties
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled, unnamed
 from attnscope.code.load.mask_functions import function_of, visible_by_function
 from attnscope.model.run.layers import field_of
-
-HINT = "--expect causal, window:4 or another rule; a FILE; or file.py:NAME of a mask_mod or of a mask"
 
 
 @dataclass(frozen=True)
@@ -98,16 +96,16 @@ def read_stated_mask(expect: Any) -> StatedMask | None:
     subject = getattr(expect, "mask_mod", expect)  # a BlockMask has sizes of its own
     stated = list(subject) if isinstance(subject, list | tuple) else [subject]
     names = [each if isinstance(each, str) else getattr(each, "__name__", "a mask") for each in stated]
-    source = f"--expect {' '.join(names)}"
+    source = spelled("expect", " ".join(names))
     others = [i for i, each in enumerate(stated) if not _is_rule(each)]
     if stated and not others:
         return StatedMask(source, partial(_visible_by_rules, stated, source))
     for i in others:
         if not _is_function(stated[i]):
             name = type(stated[i]).__name__ if names[i] == "a mask" else names[i]
-            raise OptionError(f"{name} is not a mask to expect.", hint=HINT)
+            raise OptionError(f"{name} is not a mask to expect.", hint=_hint())
     if not stated:
-        raise OptionError("nothing is not a mask to expect.", hint=HINT)
+        raise OptionError("nothing is not a mask to expect.", hint=_hint())
     name = names[others[0]]
     if len(stated) > 1:
         raise OptionError(
@@ -135,18 +133,23 @@ def _visible_by_function(function: Any, name: str, notes: list[str], n: int) -> 
     try:
         made, _ = function_of(function, None, sizes)
     except OptionError as error:
-        raise OptionError(f"{name} is not a mask to expect: {error.message}", hint=HINT) from error
+        raise OptionError(f"{name} is not a mask to expect: {error.message}", hint=_hint()) from error
     if hasattr(made, "shape"):
         read = read_mask(made, name)
         if read.why:
             notes[:] = [f"of {name}, {read.why}; a function of b, h, q_idx and kv_idx leaves no doubt"]
-        return _visible_by_rules([read.visible], f"--expect {name}", n)
+        return _visible_by_rules([read.visible], spelled("expect", name), n)
     return visible_by_function(made, name, sizes)[0, 0]
+
+
+def _hint() -> str:
+    rules = f"{spelled(expect='causal')}, window:4 or another rule"
+    return f"{rules}; a FILE; or file.py:NAME of a mask_mod or of a mask"
 
 
 def _visible_by_rules(rules: list[Any], source: str, n: int) -> torch.Tensor:
     """Build the mask of all rules for `n` positions: `n n`."""
-    with hints_without_flag():
+    with unnamed("mask"):
         parsed = parse_masks(rules).applied(align="top-left", dtype="float32")
         shapes = [dict(zip(mask_axes(each, {}), each.shape, strict=True)) for each in parsed.files]
         shapes += [{"n_batch": len(each)} for each in parsed.lengths]

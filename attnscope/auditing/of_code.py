@@ -40,6 +40,7 @@ from attnscope.auditing.result import (
 from attnscope.base.errors import OptionError, SizeError
 from attnscope.base.options import inputs_of
 from attnscope.base.process.random_state import kept_global_random_state
+from attnscope.base.spelling import spelled
 from attnscope.base.units import counted, few
 from attnscope.code.load.load import load_target
 from attnscope.code.pairs.code import inputs_by_name
@@ -61,8 +62,9 @@ def audit_code(
     called_with = inputs_of(args, inputs.inputs)
     if properties.prefix and not (properties.causal or properties.window or properties.chunk):
         raise OptionError(
-            "--prefix is for first positions that are seen beside a causal mask or a window.",
-            hint="--causal --prefix N",
+            f"{spelled('prefix')} is for first positions that are seen beside a causal mask or a"
+            " window.",
+            hint=spelled(causal=True, prefix="N"),
         )
     stated = read_stated_mask(properties.expect)
     values = inputs_by_name(target, () if called_with is None else called_with, inputs.call)
@@ -71,16 +73,19 @@ def audit_code(
     )
     names = [inputs.mask_input] if isinstance(inputs.mask_input, str) else inputs.mask_input or ()
     loaded = load_target(target)
-    options = [f"--{name}" for name, is_requested in properties.requested.items() if is_requested]
-    source = ", ".join(each for each in options if each in ("--causal", "--bidirectional", "--window"))
+    options = {name for name, is_requested in properties.requested.items() if is_requested}
+    switches = [spelled(**{each: True}) for each in ("causal", "bidirectional") if each in options]
+    source = ", ".join([*switches, *([spelled("window")] if "window" in options else [])])
     with kept_global_random_state():
         code = code_of(
             loaded, pairing, inputs.positions, stated_masks(names), run.dtype,
-            may_differ=set(options) <= {"--batch", "--padding", "--kernels"} and bool(options),
+            may_differ=options <= {"batch", "padding", "kernels"} and bool(options),
         )  # fmt: skip
         result = _audit(code, mask_of_options(properties, source), properties.requested, stated)
     if run.thorough:
-        result.notices.append("--thorough changes nothing: of code, every position is changed anyway")
+        result.notices.append(
+            f"{spelled('thorough')} changes nothing: of code, every position is changed anyway"
+        )
     return result
 
 
@@ -121,7 +126,9 @@ def _audit(
     notices = list(code.notices)
     is_broken = any(each.name == "window" and each.status == BROKEN for each in properties)
     if is_broken and stated is None and not expected.causal:
-        notices.append("--expect MASK states a visibility that is not a window of one axis")
+        notices.append(
+            f"{spelled('expect', 'MASK')} states a visibility that is not a window of one axis"
+        )
     kind = "class" if code.module is not None else "function"
     notices += stated.notes if stated is not None else []
     notices += [f"not audited: {each}" for each in code.left_out]
@@ -143,7 +150,10 @@ def _measured(code: AuditedCode) -> Property:
         if not output.is_of_pairs:
             where = f"in {output.name}, " if code.has_several else ""
             texts.append(where + (one.not_finite() or influence_in_words(one.measured > 0)))
-    why = "no option says what should hold: --causal, --bidirectional, --window N or --expect MASK does"
+    why = (
+        f"no option says what should hold: {spelled('causal')}, {spelled('bidirectional')},"
+        f" {spelled('window', 'N')} or {spelled('expect', 'MASK')} does"
+    )
     return Property("influence", MEASURED, why, "; ".join(texts))
 
 
@@ -271,7 +281,7 @@ def _wrong(
 
 def _causal(code: AuditedCode, expected: ExpectedMask) -> Property:
     if not expected.causal:
-        return Property("causal", NOT_APPLICABLE, "--causal tests it", "")
+        return Property("causal", NOT_APPLICABLE, f"{spelled('causal')} tests it", "")
     full = expected.without_limit()
     code = code.showing(full)
     visible = full.visible(code.n)
@@ -291,22 +301,28 @@ def _causal(code: AuditedCode, expected: ExpectedMask) -> Property:
 def _bidirectional(code: AuditedCode, expected: ExpectedMask, requested: bool) -> Property:
     name = "bidirectional"
     if expected.causal or not requested:
-        why = "--causal excludes it" if expected.causal else "--bidirectional tests it"
+        why = (
+            f"{spelled('causal')} excludes it"
+            if expected.causal
+            else f"{spelled('bidirectional')} tests it"
+        )
         return Property(name, NOT_APPLICABLE, why, "")
-    code = code.showing(expected)
+    code, source = code.showing(expected), spelled(bidirectional=True)
     influence = code.influence(expected.visible(code.n))
     for side, part in (("later", code.amounts.triu(1)), ("earlier", code.amounts.tril(-1))):
         if not bool(part.any()):
             text = f"no position moves when {side} positions change"
             evidence = Evidence(f"{side} positions", 0, 0.0, 0.0, influence=influence)
-            return Property(name, BROKEN, "--bidirectional", text, evidence)
+            return Property(name, BROKEN, source, text, evidence)
     text = "positions move when earlier or later ones change"
-    return Property(name, HOLDS, "--bidirectional", text)
+    return Property(name, HOLDS, source, text)
 
 
 def _window(code: AuditedCode, expected: ExpectedMask) -> Property:
     if expected.limit is None:
-        return Property("window", NOT_APPLICABLE, "--window or --chunk tests it", "")
+        return Property(
+            "window", NOT_APPLICABLE, f"{spelled('window')} or {spelled('chunk')} tests it", ""
+        )
     reach = _reach(code, expected)
     if reach.limit is not None and reach.limit >= code.n:
         why = f"{code.n} positions do not reach beyond {reach.limit}"
@@ -334,15 +350,18 @@ def _reach(code: AuditedCode, expected: ExpectedMask) -> ExpectedMask:
 def _coverage(code: AuditedCode, expected: ExpectedMask, options: dict[str, bool]) -> Property:
     requested = options["coverage"]
     if not (expected.causal or options["bidirectional"]):
-        why = "--causal or --bidirectional says whether later positions should be seen"
+        why = (
+            f"{spelled('causal')} or {spelled('bidirectional')} says whether later positions"
+            " should be seen"
+        )
         return Property("coverage", UNDECIDED if requested else NOT_APPLICABLE, why, "")
     code = code.showing(expected)
     visible = _reach(code, expected).visible(code.n)
     influence = code.influence(visible)
-    source = f"{expected.source}, --coverage" if requested else expected.source
+    source = f"{expected.source}, {spelled('coverage')}" if requested else expected.source
     found = _missing(code, "coverage", source, visible, influence)
     if found is not None and not (requested or expected.limit is not None):
-        text = f"only --coverage asks for it: {found.found}"
+        text = f"only {spelled('coverage')} asks for it: {found.found}"
         return Property("coverage", NOT_APPLICABLE, text, "")
     if found is not None:
         return found
@@ -439,7 +458,7 @@ def _packed(code: AuditedCode) -> Property:
     """Look for influence between texts in one row."""
     marked = texts_of(code)
     if marked is None:
-        return Property("packed", UNDECIDED, "--packed", without_texts(code))
+        return Property("packed", UNDECIDED, spelled(packed=True), without_texts(code))
     name, texts = marked
     source, lengths = f"{name} marks texts", lengths_of(texts)
     if len(lengths) < 2:
@@ -460,7 +479,7 @@ def _packed(code: AuditedCode) -> Property:
 
 def _padding(code: AuditedCode, requested: bool) -> Property:
     if not code.masks or not requested:
-        why = "--padding tests it" if code.masks else "no input is a mask"
+        why = f"{spelled('padding')} tests it" if code.masks else "no input is a mask"
         status = UNDECIDED if requested else NOT_APPLICABLE
         hint = f": {_mask_hint(code)}" if requested else ""
         return Property("padding", status, why + hint, "")
@@ -518,7 +537,8 @@ def _misread(code: AuditedCode, mask: Mask) -> str:
     contained = "is 1 everywhere" if bool((values == 1).all()) else "has ones and zeros"
     return (
         f"{name} {contained}, and of 0, 1 and −∞, only −∞ hides:"
-        f" --mask-input {name}=0 or --mask-input {name}=-inf says which should"
+        f" {spelled('mask_input', f'{name}=0')} or {spelled('mask_input', f'{name}=-inf')} says"
+        " which should"
     )
 
 
@@ -527,7 +547,7 @@ def _mask_hint(code: AuditedCode) -> str:
     names = [name for name in parameters_of(code) if "mask" in name.lower()]
     masks = [name for name in names if name not in code.inputs]
     if not masks:
-        return "--mask-input NAME says which hides positions"
+        return f"{spelled(mask_input='NAME')} says which hides positions"
     mask = next((name for name in masks if "pad" in name), masks[0])
     options = []
     for name in code.changing.names:
@@ -535,9 +555,8 @@ def _mask_hint(code: AuditedCode) -> str:
         labels = {axis: "T:", batch: "B:"}
         sizes = [f"{labels.get(i, '')}{size}" for i, size in enumerate(code.inputs[name].shape)]
         if name in code.runs.side.drawn and is_number(code.inputs[name]):
-            options.append(f"--input {name}={','.join(sizes)}")
-    options.append(f"--input {mask}=B,T@bool")
-    return f"{' '.join(options)} gives one"
+            options.append(f"{name}={','.join(sizes)}")
+    return f"{spelled(inputs=[*options, f'{mask}=B,T@bool'])} gives one"
 
 
 def _padded(code: AuditedCode, mask: Mask, side: str, keys: Collection[int]) -> Property | None:

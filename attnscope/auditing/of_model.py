@@ -33,6 +33,7 @@ from attnscope.base.errors import ModelError, OptionError, first_line
 from attnscope.base.options import check_conflicts
 from attnscope.base.process.devices import check_device, check_device_name
 from attnscope.base.process.progress import Progress, stage
+from attnscope.base.spelling import spelled
 from attnscope.base.units import counted
 from attnscope.code.pairs.implementation import same
 from attnscope.model.run.load import as_model_error, tokenizer_of
@@ -104,11 +105,12 @@ def probe_of(
     is_causal, source = causality(module)
     if properties.causal or properties.bidirectional:
         is_causal = properties.causal
-        source = "--causal" if is_causal else "--bidirectional"
+        source = spelled(causal=True) if is_causal else spelled(bidirectional=True)
     most = max_tokens(module.config) or max(LENGTHS[0], length or 0)
     if length is not None and length > most:
         raise OptionError(
-            f"{name} takes at most {most} tokens, and --length is {length}.", hint=f"--length {most}"
+            f"{name} takes at most {most} tokens, and {spelled('length')} is {length}.",
+            hint=spelled(length=most),
         )
     n = length or next((each for each in LENGTHS if each + 3 <= most), most)
     text = texts.drawn(n) if ids is None else ids
@@ -116,7 +118,7 @@ def probe_of(
     if n < LEAST:
         raise OptionError(
             f"the text has {counted(n, 'token')}, and an audit needs {LEAST} or more.",
-            hint="--length 61",
+            hint=spelled(length=61),
         )
     subject = AuditedModel(name, module, n)
     encoder = None

@@ -32,6 +32,7 @@ from attnscope.base.errors import (
     is_out_of_memory,
 )
 from attnscope.base.options import Declared, declarations
+from attnscope.base.spelling import Keywords, speaking_alone, speaking_as
 from attnscope.base.text import alternatives, described, nearest, shortened
 from attnscope.base.units import shape_text
 
@@ -94,17 +95,34 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
         places = [each for each, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
         placed = [converted(*each) for each in zip(places, args, strict=False)]
         named = {each: converted(each, value) for each, value in kwargs.items()}
-        try:
+        if not function.__module__.startswith(FORMULA):
             return function(*placed, *args[len(placed) :], **named)
+        try:
+            with speaking_alone(parameters):
+                return function(*placed, *args[len(placed) :], **named)
+        except AttnscopeError:
+            raise
         except (RuntimeError, IndexError, TypeError, ValueError, OverflowError) as error:
-            if not function.__module__.startswith(FORMULA):
-                raise
-            if isinstance(error, AttnscopeError):
-                for flag, keyword in {"--heads ": "n_head=", "--kv-heads ": "n_kv_head="}.items():
-                    error.say(error.message, error.hint and error.hint.replace(flag, keyword))
-                raise
             raise _do_not_fit({**dict(zip(places, placed, strict=False)), **named}, error) from error
 
+    return call
+
+
+def speaking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a public function whose messages name its own keywords."""
+
+    @cache
+    def names() -> Collection[str]:
+        return declared_of(function).keys()
+
+    speaker = Keywords(names)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with speaking_as(speaker):
+            return function(*args, **kwargs)
+
+    call.__module__ = "attnscope"
     return call
 
 
@@ -302,7 +320,7 @@ def _in_range(name: str, value: Any, least: int | None) -> Any:
     elif name == "device":
         check_device_name(value)
     elif name in CHECKS and not isinstance(value, bool | str):
-        _check_number(name, value)
+        CHECKS[name](value)
     elif name == "lengths" and isinstance(value, list) and min(value, default=0) < 0:
         raise OptionError(f"lengths is {described(value)}, but takes numbers from 0.")
     elif type(value) is int and least is not None and value < least:
@@ -312,15 +330,6 @@ def _in_range(name: str, value: Any, least: int | None) -> Any:
     elif value == "" and name not in MAY_BE_EMPTY:
         raise OptionError(f"{name} is empty.")
     return value
-
-
-def _check_number(name: str, value: float) -> None:
-    """Raise an OptionError if a number of an optional stage is impossible."""
-    try:
-        CHECKS[name](value)
-    except OptionError as error:
-        error.say(error.message, f"{name}={str(error.hint).split()[-1]}")
-        raise
 
 
 def _name_in_torch(value: Any) -> Any:

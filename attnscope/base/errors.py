@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from math import isqrt
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
+from attnscope.base.spelling import spelled, spelled_any
 from attnscope.base.text import nearest, shortened
 
 T = TypeVar("T")
@@ -130,15 +129,15 @@ SHORT_DTYPES = {
 """Names of dtypes in other programs."""
 
 
-def dtype_hint(dtype: str, dtypes: Iterable[str], flag: str = "--dtype") -> str:
+def dtype_hint(dtype: str, dtypes: Iterable[str], name: str = "dtype") -> str:
     """Return a hint with the dtype that is meant, or else all.
 
     >>> dtype_hint("fp16", ["float32", "float16"]), dtype_hint("x", ["float32", "float16"])
-    ('--dtype float16', '--dtype float32, float16')
+    ('dtype="float16"', 'dtype="float32", "float16"')
     """
     every = list(dtypes)
     near = nearest(SHORT_DTYPES.get(dtype.lower().removeprefix("torch."), dtype), every)
-    return f"{flag} {near or ', '.join(every)}"
+    return spelled_any(name, [near] if near else every, ", ")
 
 
 def check_kept(keep: Iterable[str] | bool, steps: Iterable[str], title: str) -> None:
@@ -175,7 +174,7 @@ def heads_do_not_divide(width: int, n_head: int, axis: str = "d_feat") -> SizeEr
     return SizeError(
         f"{axis} is {width}, which does not divide into {n_head} heads:"
         f" {width} / {n_head} leaves {width % n_head}.",
-        hint=_nearest("--heads", n_head, width),
+        hint=_nearest("heads", n_head, width),
     )
 
 
@@ -184,7 +183,7 @@ def groups_are_uneven(n_head: int, n_kv_head: int) -> SizeError:
     return SizeError(
         f"n_head is {n_head} and n_kv_head is {n_kv_head}: every key head must serve equally many"
         f" query heads, but {n_head} / {n_kv_head} leaves {n_head % n_kv_head}.",
-        hint=_nearest("--kv-heads", n_kv_head, n_head),
+        hint=_nearest("kv_heads", n_kv_head, n_head),
     )
 
 
@@ -196,14 +195,14 @@ def width_is_odd(axis: str, width: int, hint: str | None = None) -> SizeError:
     )
 
 
-def _nearest(option: str, number: int, whole: int) -> str:
+def _nearest(name: str, number: int, whole: int) -> str:
     """Return an option with the two divisors of `whole` that are nearest to `number`."""
     small = [n for n in range(1, min(isqrt(whole), 10**6) + 1) if whole % n == 0]
     divisors = sorted({*small, *(whole // n for n in small)})
     below = [n for n in divisors if n < number][-1:]
     above = [n for n in divisors if n > number][:1]
     return (
-        " or ".join(f"{option} {n}" for n in below + above)
+        " or ".join(spelled(**{name: n}) for n in below + above)
         + f", the divisors of {whole} nearest to {number}"
     )
 
@@ -323,19 +322,6 @@ class OptionWarning(UserWarning):
     """An option has no effect in this run."""
 
 
-_words: ContextVar[Callable[[str], str]] = ContextVar("words", default=str)
-
-
-@contextmanager
-def warnings_in(words: Callable[[str], str]) -> Iterator[None]:
-    """Let the warnings within a block speak in other words."""
-    token = _words.set(words)
-    try:
-        yield
-    finally:
-        _words.reset(token)
-
-
 def warn_unused(idle: Iterable[tuple[object, str, str]]) -> None:
     """Warn about options that have no effect in this run.
 
@@ -349,5 +335,5 @@ def warn_unused(idle: Iterable[tuple[object, str, str]]) -> None:
 
     for is_idle, option, why in idle:
         if is_idle:
-            text = _words.get()(f"{option} has no effect: {why}")
-            warnings.warn(text, OptionWarning, stacklevel=3)
+            message = f"{spelled(option)} has no effect: {why}"
+            warnings.warn(message, OptionWarning, stacklevel=3)

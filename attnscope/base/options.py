@@ -20,6 +20,7 @@ from typing import Any, TypeGuard, TypeVar, get_args, get_origin
 
 from attnscope.base.dtypes import FLOATS
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import FLAGS, flag_of, spelled, spelled_any
 from attnscope.base.text import alternatives
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -137,8 +138,8 @@ def alignment_of_queries() -> Any:
     )
 
 
-def one_of(kind: type[Choice], flag: str, value: str | None) -> Choice | None:
-    """Return the choice that a text names; None stays None.
+def one_of(kind: type[Choice], name: str, value: str | None) -> Choice | None:
+    """Return the choice that an option names by a text; None stays None.
 
     Raises:
         OptionError: there is no such choice.
@@ -146,7 +147,8 @@ def one_of(kind: type[Choice], flag: str, value: str | None) -> Choice | None:
     try:
         return None if value is None else kind(value)
     except ValueError as error:
-        raise OptionError(f"{flag} is {value!r}.", hint=f"{flag} {' or '.join(kind)}") from error
+        choices = spelled_any(name, kind, " or ")
+        raise OptionError(f"{spelled(name)} is {value!r}.", hint=choices) from error
 
 
 def is_code(target: Any) -> bool:
@@ -169,7 +171,7 @@ def refuse(options: Mapping[str, Any], why: str) -> None:
     """
     for name, value in options.items():
         if value is not None and value is not False:
-            raise OptionError(f"{name} {why}.")
+            raise OptionError(f"{spelled(name)} {why}.")
 
 
 def is_set(group: Any, option: Field[Any]) -> bool:
@@ -196,14 +198,14 @@ def check_kind(kinds: Collection[str], groups: Iterable[Any], because: str = "")
     >>> check_kind(["code"], [Reading(seed=1)])
     >>> check_kind(["code"], [Reading(text="Hi")], ", and mine.py:f is code")
     Traceback (most recent call last):
-    attnscope.base.errors.OptionError: --text is for models, and mine.py:f is code.
+    attnscope.base.errors.OptionError: text is for models, and mine.py:f is code.
     """
     for group in groups:
         for each in _options(group):
             allowed = each.metadata["flag"].only_for or getattr(group, "FOR", kinds)
             if is_set(group, each) and not set(allowed) & set(kinds):
                 words = alternatives(allowed, "and")
-                raise OptionError(f"{flag_names(each)[0]} is for {words}{because}.")
+                raise OptionError(f"{spelled(each.name)} is for {words}{because}.")
 
 
 def check_conflicts(groups: Iterable[Any]) -> None:
@@ -220,14 +222,14 @@ def check_conflicts(groups: Iterable[Any]) -> None:
     ...     )
     >>> check_conflicts([Mask(causal=True, window=3)])
     Traceback (most recent call last):
-    attnscope.base.errors.OptionError: --causal and --window exclude each other.
+    attnscope.base.errors.OptionError: causal and window exclude each other.
     >>> check_conflicts([Mask(sinks=3)])
     Traceback (most recent call last):
-    attnscope.base.errors.OptionError: --sinks is for keys outside of a window.
-    try  --window N
+    attnscope.base.errors.OptionError: sinks is for keys outside of a window.
+    try  window=N
     """
     found = [(each, is_set(group, each)) for group in groups for each in _options(group)]
-    flags = {each.name: flag_names(each)[0] for each, _ in found}
+    names = {each.name for each, _ in found}
     present = {each.name for each, present in found if present}
     for each, is_present in found:
         flag: Flag = each.metadata["flag"]
@@ -237,25 +239,20 @@ def check_conflicts(groups: Iterable[Any]) -> None:
             if name in present:
                 text, hint = why if isinstance(why, tuple) else (why, None)
                 text = text or f"{{{each.name}}} and {{{name}}} exclude each other"
-                raise OptionError(OPTION.sub(lambda named: flags[named[1]], text) + ".", hint=hint)
+                raise OptionError(_with_names(text, spelled) + ".", hint=hint)
         for name, why in flag.needs.items():
-            if name in flags.keys() - present:
+            if name in names - present:
                 needed = next(other for other, _ in found if other.name == name)
-                raise OptionError(f"{flags[each.name]} {why}.", hint=_example(needed))
+                raise OptionError(f"{spelled(each.name)} {why}.", hint=_example(needed))
 
 
 def _example(option: Field[Any]) -> str:
     """Return an option as a hint has it: `--window N`."""
-    flag, kind = flag_names(option)[0], str(option.type)
+    kind = str(option.type)
     if "bool" in kind:
-        return flag
+        return spelled(**{option.name: True})
     placeholder = "N" if "int" in kind else "X" if "float" in kind else option.name.upper()
-    return f"{flag} {option.metadata['flag'].metavar or placeholder}"
-
-
-def flags_of(group: Any) -> dict[str, Any]:
-    """Return the options of a group by their flags."""
-    return {flag_names(each)[0]: getattr(group, each.name) for each in fields(group)}
+    return spelled(**{option.name: option.metadata["flag"].metavar or placeholder})
 
 
 def with_flags(group: Any) -> list[Field[Any]]:
@@ -266,11 +263,6 @@ def with_flags(group: Any) -> list[Field[Any]]:
 def flag_names(option: Field[Any]) -> tuple[str, ...]:
     """Return the flags of an option: those that it declares, or that of its name."""
     return option.metadata["flag"].names or (flag_of(option.name),)
-
-
-def flag_of(name: str) -> str:
-    """Return the flag of an option's name: `--d-feat` for `d_feat`."""
-    return "--" + name.replace("_", "-")
 
 
 def keywords(*groups: Any) -> dict[str, Any]:
@@ -416,8 +408,9 @@ def _sentence(option: Field[Any]) -> str:
     return in_python(flag.help + (f" None: {flag.shown}." if is_none else ""))
 
 
-OPTION = re.compile(r"\{([a-z]\w*)\}")
-"""The name of an option in the help of another."""
+def _with_names(text: str, called: Callable[[str], str]) -> str:
+    """Fill in options where a text has their names in braces: `{nk}`."""
+    return re.sub(r"\{([a-z]\w*)\}", lambda name: called(name[1]), text)
 
 
 def in_python(help: str) -> str:
@@ -426,7 +419,7 @@ def in_python(help: str) -> str:
     >>> in_python("As many as {nk}.")
     'As many as nk.'
     """
-    return OPTION.sub(r"\1", help)
+    return _with_names(help, str)
 
 
 def on_command_line(help: str, kind: Any) -> str:
@@ -436,5 +429,5 @@ def on_command_line(help: str, kind: Any) -> str:
     ('As many as --d-head.', 'A mask. Repeatable.')
     """
     is_list = any(get_origin(each) is list for each in (kind, *get_args(kind)))
-    text = OPTION.sub(lambda option: flag_of(option[1]), help)
+    text = _with_names(help, lambda name: FLAGS.get(name) or flag_of(name))
     return f"{text} Repeatable." if is_list else text

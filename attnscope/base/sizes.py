@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.base.dtypes import FLOATS
 from attnscope.base.errors import OptionError, SizeError
+from attnscope.base.spelling import spelled
 
 if TYPE_CHECKING:
     from attnscope.base.tensor_files import TensorFile
@@ -35,17 +36,17 @@ class Sizes:
 
     Args:
         options: the sizes set by options, by axis; None where an option was not used.
-        flags: the options' names, by axis.
+        names: the options' names, by axis.
 
     Raises:
         SizeError: a size is not a positive whole number.
     """
 
-    def __init__(self, options: Mapping[str, int | None], flags: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, int | None], names: Mapping[str, str]) -> None:
         sizes = {axis: size for axis, size in options.items() if size is not None}
         check_sizes(sizes)
         self._known = {
-            axis: KnownSize(size, f"{flags[axis]} says that {axis} is {size}")
+            axis: KnownSize(size, f"{spelled(names[axis])} says that {axis} is {size}")
             for axis, size in sizes.items()
         }
 
@@ -138,12 +139,12 @@ def one_dtype(files: Mapping[str, TensorFile], requested: str | None) -> str:
                 widest = "float32"
             raise OptionError(
                 f"{called(first)} is {first.dtype}, but {called(file)} is {file.dtype}.",
-                hint=f"--dtype {widest}, to run all in it",
+                hint=f"{spelled(dtype=widest)}, to run all in it",
             )
     if first.dtype not in FLOATS:
         raise OptionError(
             f"{called(first)} is {first.dtype}, and attention runs in {', '.join(FLOATS)}.",
-            hint="--dtype float32, to convert it",
+            hint=f"{spelled(dtype='float32')}, to convert it",
         )
     return first.dtype
 

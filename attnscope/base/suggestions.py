@@ -1,83 +1,31 @@
-"""What a hint suggests: our options for those of other programs, and an example of each value."""
+"""What a hint suggests: an option that is meant, and an example of its value."""
 
 from __future__ import annotations
 
 import ast
 import os
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import quoted
 from attnscope.base.text import alternatives, nearest
 
 SYNONYMS = {
-    "--batch": "n-batch batch-size bsz bs b",
-    "--nq": "n-q n-queries queries seq-len seqlen seq-length sequence-length length tokens tgt-len n t",
-    "--nk": "n-k n-keys keys src-len kv-len k-len s",
-    "--nv": "n-v n-values",
-    "--dk": "d-k d-key d-head head-dim dim-head d",
-    "--dv": "d-v d-value",
-    "--d-feat": "d-model embed-dim hidden-size hidden-dim n-embd emb-dim embedding-dim d dim width",
-    "--heads": "n-head n-heads num-heads num-attention-heads nhead nheads head h",
-    "--kv-heads": "n-kv-head n-kv-heads num-kv-heads num-key-value-heads num-query-groups kv-head",
-    "--past": "n-past cache kv-cache past-key-values past-len",
-    "--d-head": "head-dim dim-head d-k dk d-key",
-    "--d-value": "d-v dv vdim v-head-dim",
-    "--d-context": "kdim context-dim cross-attention-dim",
-    "--mask causal": "causal is-causal is-decoder",
-    "--mask window:{value}": "window window-size sliding-window",
-    "--mask lengths:{value}": "lengths seq-lens valid-lens",
-    "--mask": "attn-mask attention-mask key-padding-mask masks",
-    "--softcap": "soft-cap logit-cap attn-logit-softcapping",
-    "--scale": "softmax-scale sm-scale",
-    "--rope": "rotary",
-    "--rope-theta": "rotary-base rope-base theta",
-    "--dropout": "dropout-p attn-dropout attention-dropout attn-pdrop p",
-    "--train": "training train-mode",
-    "--verify": "test compare",
-    "--explain": "why describe",
-    "--numbers": "values print-values",
-    "--weights": "model checkpoint pretrained state-dict",
-    "--layer": "layers n-layer n-layers num-layers l",
-    "--head": "heads n-head n-heads num-heads h",
-    "--text": "texts sentence prompt input inputs s",
-    "--ids": "input-ids token-ids",
-    "--generate": "max-new-tokens n-new",
-    "--max-length": "max-len max-seq-length seq-len",
-    "--corpus": "dataset texts data",
-    "--without-sink": "no-sink",
-    "--metrics": "metric",
-    "--sort": "order-by sort-by rank",
-    "--top": "top-k k n",
-    "--batch-tokens": "batch-size",
-    "--checkpoint": "resume",
-    "--init {name}={value}": (
-        "n-head n-heads num-heads num-attention-heads nhead heads h embed-dim d-model d-feat hidden-size"
-        " hidden-dim n-embd emb-dim dim dim-head d-head head-dim n-kv-heads num-kv-heads kdim vdim"
-    ),
-    "--input x=2,8,64": "batch-size batch seq-len seqlen seq-length sequence-length nq shape size sizes",
-    "--input": "inputs x arg args tensor",
-    "--call": "method",
-    "--annotate": "comment",
-    "--check": "verify",
-    "--watch": "target module class trace",
-    "--calls": "n-calls times",
-    "--dims": "axes names",
-    "--to": "output out",
-    "--save": "output out",
-    "--plot": "figure fig savefig png svg",
-    "--page": "html",
+    "--batch": "batch-size",
+    "--nq": "seq-len length tokens",
+    "--d-feat": "d-model embed-dim hidden-size",
+    "--heads": "num-heads n-head n-heads",
+    "--head": "heads",
+    "--layer": "layers",
+    "--mask causal": "causal is-causal",
+    "--mask window:{value}": "window window-size",
+    "--text": "prompt input sentence",
+    "--generate": "max-new-tokens",
+    "--init {name}={value}": "num-heads embed-dim d-model hidden-size",
     "--device cuda": "cuda gpu",
-    "--dtype": "precision torch-dtype",
-    "--dtype float16": "half fp16",
-    "--dtype bfloat16": "bf16",
-    "--seed": "random-seed manual-seed",
-    "--format json": "json",
-    "--format csv": "csv",
-    "--format markdown": "markdown md",
 }
-"""Our options, and their names in torch, transformers and elsewhere; a command's first one counts.
+"""Our options, and common names of what they are; a command's first one counts.
 
 `{name}` and `{value}` stand for the name and the value that the user wrote.
 """
@@ -217,7 +165,7 @@ def option_for_words(words: str, target: str, flags: Flags) -> str | None:
         flags: the options of the command.
     """
     if "--input" in flags and re.search("[=,]", words):
-        return " ".join(f"--input {word}" for word in words.split())
+        return " ".join(f"--input {quoted(word)}" for word in words.split())
     if "--input" in flags and target.endswith(".py"):
         return f"attnscope trace {target}:{words}"
     first, *others = re.split(r"[ =]", words, maxsplit=1)
@@ -299,30 +247,6 @@ def _parsed(file: str) -> ast.Module:
             return ast.parse(source.read())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return ast.Module([], [])
-
-
-def quoted(text: str) -> str:
-    """Return a word as it is written on a command line: in quotes if it has spaces or the like."""
-    if re.fullmatch(r"[\w@%+=:,./…-]+", text):
-        return text
-    return shlex.quote(text) if re.search(r'["$`!\\]', text) else f'"{text}"'
-
-
-WITH_VALUES = "input|init|where|expect|map|same|block"
-"""Options whose values may have characters that a shell reads as its own."""
-
-
-def for_shell(hint: str) -> str:
-    """Put the values of options in quotes where a shell would redirect, split or expand them.
-
-    >>> for_shell("--input ids=B,T<100, or --input ids=B,T@bool")
-    '--input "ids=B,T<100", or --input ids=B,T@bool'
-    """
-    return re.sub(
-        rf"(--(?:{WITH_VALUES}) )([^\s\"']*[<>*()&|;?#][^\s\"']*?)(?=[,;.:]*(?:\s|$))",
-        lambda found: found[1] + quoted(found[2]),
-        hint,
-    )
 
 
 def example_of(

@@ -72,10 +72,10 @@ def print_answer(model: str | None, output: AnswerOutput | MapOutput, **options:
     """
     from attnscope.model.answers.answer import answer
 
-    refuse_in_csv(output.format, {"--verify": options["verify"]})
+    refuse_in_csv(output.format, {"verify": options["verify"]})
     replace(output, force=output.force and output.save is not None).check([])
     is_written = output.save or output.plot or output.page
-    warn_unused([(output.force and not is_written, "--force", "no file is written")])
+    warn_unused([(output.force and not is_written, "force", "no file is written")])
     output.check_drawings("answer.html")
     with notices_shown(), shown_progress() as progress:
         result = answer(model, page=output.page is not None, progress=progress, **options)

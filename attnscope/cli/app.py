@@ -31,6 +31,7 @@ from attnscope.base.process import interrupt, streams
 from attnscope.base.process.error_record import expect_record, json_is_requested, print_error_record
 from attnscope.base.process.launch import is_first, launched
 from attnscope.base.process.script_words import options_first
+from attnscope.base.spelling import Flags, speaking_as
 from attnscope.base.text import printable, shortened, without_long_echoes
 from attnscope.cli.command import Command, help_all, sections_of, show
 
@@ -235,6 +236,7 @@ def _attnscope(
     pass
 
 
+@speaking_as(Flags())
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status.
 
@@ -344,12 +346,11 @@ def _complain(message: str, hint: str | None, arguments: Sequence[str] = ()) -> 
     """Print a message and a hint on a line each, with long arguments shortened, and their record."""
     from rich.text import Text
 
-    from attnscope.base.suggestions import for_shell
     from attnscope.document.console import Terminal, print_message
     from attnscope.document.styles import WRONG
 
     message = without_long_echoes(message, arguments)
-    hint = hint and for_shell(without_long_echoes(hint, arguments))
+    hint = hint and without_long_echoes(hint, arguments)
     print_message(Text.assemble(("attnscope: error: ", WRONG), printable(message)))
     if hint:  # a command in it can be copied, because nothing is broken
         Terminal(stderr=True, soft_wrap=True).print(Text.assemble(("  try  ", "dim"), printable(hint)))

@@ -59,8 +59,8 @@ def audit(
     always_wide, written = output.wide and output.always_wide, files.plot or files.page
     warn_unused(
         [
-            (always_wide, "--wide", f"{output.format} has all columns anyway"),
-            (files.force and not written, "--force", "no file is written"),
+            (always_wide, "wide", f"{output.format} has all columns anyway"),
+            (files.force and not written, "force", "no file is written"),
         ]
     )
     options = keywords(properties, of_model, of_code, run)

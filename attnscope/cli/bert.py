@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from attnscope.base.errors import OptionError
-from attnscope.base.suggestions import quoted
+from attnscope.base.spelling import quoted
 from attnscope.cli.completion import completion
 from attnscope.cli.model import EXAMPLES as OF_MODEL
 from attnscope.cli.model import model as of_model

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope.base.errors import warn_unused
-from attnscope.base.options import flag_of, keywords, option
+from attnscope.base.options import keywords, option
 from attnscope.cli.completion import completion
 from attnscope.cli.options import Format, TableOptions, expanded
 from attnscope.cli.output import draw, print_result, refuse_in_csv, shown_progress, written_first
@@ -64,23 +64,14 @@ def card(
         check_plot(plot, force=output.force)
     warn_unused(
         [
-            (output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway"),
-            (output.force and plot is None, "--force", "no file is written"),
+            (output.wide and output.always_wide, "wide", f"{output.format} has all columns anyway"),
+            (output.force and plot is None, "force", "no file is written"),
         ]
     )
     if output.format is Format.CSV and len(models) == 1:  # that of several has a row for each
-        refuse_in_csv(output.format, {"--verify": cost.verify})
-        idle = (
-            "memory",
-            "cache_memory",
-            "weights",
-            "weights_dtype",
-            "engine_step",
-            "flops",
-            "bandwidth",
-        )
-        beside = {flag_of(name): getattr(cost, name) for name in idle}
-        warn_unused((value, name, "csv has the layers alone") for name, value in beside.items())
+        refuse_in_csv(output.format, {"verify": cost.verify})
+        idle = "memory cache_memory weights weights_dtype engine_step flops bandwidth".split()
+        warn_unused((getattr(cost, name), name, "csv has the layers alone") for name in idle)
     with shown_progress() as progress:
         command = card_of if len(models) == 1 else cards_of
         result: Card | Cards = command(*models, **keywords(cost), progress=progress)

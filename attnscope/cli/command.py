@@ -11,6 +11,7 @@ from typer._click.exceptions import BadOptionUsage
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from attnscope.base.options import Flag
+from attnscope.base.spelling import Flags, speaking_as
 
 if TYPE_CHECKING:
     from attnscope.cli.help import HelpLine
@@ -47,13 +48,28 @@ class Command(TyperCommand):
             for flag in (*each.opts, *each.secondary_opts)
         }
 
+    @property
+    def flags_by_option(self) -> dict[str, tuple[str, ...]]:
+        """The flags of each option, the one that switches it off last."""
+        return {
+            each.name or "": (each.opts[0], *each.secondary_opts)
+            for each in self.params
+            if isinstance(each, TyperOption)
+        }
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments; while a shell completes a value, without the option that it belongs to."""
         if not ctx.resilient_parsing:
             self._check_values(args)
         elif args and args[-1].startswith("-"):
             args = args[:-1]
-        return super().parse_args(ctx, args)
+        with speaking_as(Flags(lambda: self.flags_by_option)):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what it says names its flags."""
+        with speaking_as(Flags(lambda: self.flags_by_option)):
+            return super().invoke(ctx)
 
     def _check_values(self, args: list[str]) -> None:
         """Raise an error if an option stands where the value of another one is missing."""

@@ -68,8 +68,8 @@ def compare(
         flag = "--plot" if files.plot else "--page"
         raise OptionError(f"{flag} is for two models, and one side is code.")
     always_wide = output.wide and output.format in (Format.JSON, Format.CSV)
-    warn_unused([(always_wide, "--wide", f"{output.format} has all columns anyway")])
-    refuse_in_csv(output.format, {"--backward": arguments.backward})
+    warn_unused([(always_wide, "wide", f"{output.format} has all columns anyway")])
+    refuse_in_csv(output.format, {"backward": arguments.backward})
     with shown_progress() as progress, user_streams(), notices_shown():
         options = keywords(arguments, reference, models, execution)
         result = compare(a, b, **options, progress=progress)

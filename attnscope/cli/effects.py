@@ -32,8 +32,8 @@ def effects(
     files.check_drawings("effects.html")
     warn_unused(
         [
-            (output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway"),
-            (files.force and not (files.plot or files.page), "--force", "no file is written"),
+            (output.wide and output.always_wide, "wide", f"{output.format} has all columns anyway"),
+            (files.force and not (files.plot or files.page), "force", "no file is written"),
         ]
     )
     with notices_shown(), shown_progress() as show:

@@ -47,7 +47,7 @@ def _check_output(files: FigureOptions, output: TableOptions) -> None:
     format = output.format
     warn_unused(
         [
-            (output.wide and format is not Format.TABLE, "--wide", f"{format} has all columns anyway"),
-            (files.force and not (files.plot or files.page), "--force", "no file is written"),
+            (output.wide and format is not Format.TABLE, "wide", f"{format} has all columns anyway"),
+            (files.force and not (files.plot or files.page), "force", "no file is written"),
         ]
     )

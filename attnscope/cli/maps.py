@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError, warn_unused
 from attnscope.base.options import keywords, option
-from attnscope.base.suggestions import quoted
+from attnscope.base.spelling import quoted
 from attnscope.cli.options import FigureOptions, Format, ModelName, expanded
 from attnscope.cli.output import (
     Output,
@@ -79,7 +79,7 @@ def print_maps(
     """Run a model and print its heads' attention maps; return the exit status: 1 if a check fails."""
     from attnscope.model.maps.attention_maps import attention_maps
 
-    refuse_in_csv(output.format, {"--verify": parts.verify})
+    refuse_in_csv(output.format, {"verify": parts.verify})
     if parts.steps and output.plot is not None:
         raise OptionError("--steps is a table, and --plot draws maps.", hint="one of the two")
     if output.show and not parts.steps and not heads.one_head:
@@ -91,10 +91,10 @@ def print_maps(
     map_alone = not (view.top or parts.steps or parts.verify)
     warn_unused(
         [
-            (output.force and not (output.save or drawn), "--force", "no file is written"),
+            (output.force and not (output.save or drawn), "force", "no file is written"),
             (
                 output.wide and map_alone and output.format in (Format.TABLE, Format.MARKDOWN),
-                "--wide",
+                "wide",
                 "a map has no columns",
             ),
         ]

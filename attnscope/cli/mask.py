@@ -67,7 +67,7 @@ def mask(
     """Run `attnscope mask` and return its exit status."""
     from attnscope.masks.mask import mask
 
-    refuse_in_csv(output.format, {"--verify": model.verify})
+    refuse_in_csv(output.format, {"verify": model.verify})
     _check_output(files, output, cell=view.cell)
     with shown_progress() as progress, user_streams(), notices_shown():
         result = mask(subject, **keywords(rule, code, model, view), progress=progress)
@@ -101,8 +101,8 @@ def _check_output(files: MaskFiles, output: TableOptions, *, cell: int | None) -
     is_data = output.format in (Format.JSON, Format.CSV)
     warn_unused(
         [
-            (output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway"),
-            (files.force and not written, "--force", "no file is written"),
-            (cell and is_data and not picture, "--cell", f"{output.format} has no picture"),
+            (output.wide and output.always_wide, "wide", f"{output.format} has all columns anyway"),
+            (files.force and not written, "force", "no file is written"),
+            (cell and is_data and not picture, "cell", f"{output.format} has no picture"),
         ]
     )

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typer.core import TyperArgument, TyperOption
 from typer.exceptions import TyperException
 
+from attnscope.base.spelling import quoted
 from attnscope.base.suggestions import (
     after_script,
     example_of,
     likely_target,
     no_such_option,
     option_for_words,
-    quoted,
     value_after,
 )
 from attnscope.base.text import alternatives, nearest

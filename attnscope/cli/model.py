@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.base.errors import OptionError, warn_unused
-from attnscope.base.options import flag_of, keywords, option, refuse
-from attnscope.base.suggestions import quoted
+from attnscope.base.options import keywords, option, refuse
+from attnscope.base.spelling import quoted, spelled
 from attnscope.cli import maps as of_maps
 from attnscope.cli.answer import print_answer
 from attnscope.cli.options import ModelName, expanded
@@ -112,14 +112,14 @@ def model(
     """Run `attnscope model` and return its exit status."""
     options = keywords(which, reads, shown, more, run, output)
     if about.are_set or (reads.image and (reads.text is not None or reads.file is not None)):
-        of_heads = {flag_of(name): options[name] for name in OF_SINGLE_HEADS}
+        of_heads = {name: options[name] for name in OF_SINGLE_HEADS}
         refuse(of_heads, "is for the maps of single heads, and this shows what an answer reads")
         of_answer = {name: options[name] for name in (*OF_ANSWERS, "verify")}
         return print_answer(model, output, **keywords(about), **of_answer)
     if not reads.names:
         return _weights(model, which, options, output)
     if more.circuits:
-        refuse_in_csv(output.format, {"--verify": more.verify})
+        refuse_in_csv(output.format, {"verify": more.verify})
         raise OptionError(
             "--circuits is about a head's weights, and --text about its attention.",
             hint="one of the two",
@@ -130,13 +130,13 @@ def model(
 
 def _weights(model: str | None, which: HeadOptions, options: dict[str, Any], output: ModelOutput) -> int:
     """Print the weights of one head; refuse options that are about its attention."""
-    refuse_in_csv(output.format, {"--verify": options["verify"]})
+    refuse_in_csv(output.format, {"verify": options["verify"]})
     for name in OF_ATTENTION:
         value = options[name]
         if value is not None and value is not False:
             raise OptionError(
-                f"{flag_of(name)} needs a text, and there is none.",
-                hint=f'--text "…" {flag_of(name)}' + ("" if value is True else f" {quoted(str(value))}"),
+                f"{spelled(name)} needs a text, and there is none.",
+                hint=f'--text "…" {spelled(name)}' + ("" if value is True else f" {quoted(str(value))}"),
             )
     if not which.one_head:
         raise OptionError(
@@ -147,10 +147,10 @@ def _weights(model: str | None, which: HeadOptions, options: dict[str, Any], out
     elsewhere = options["device"] != "cpu"
     warn_unused(
         [
-            *((options[name], flag_of(name), no_text) for name in IDLE_WITHOUT_TEXT),
-            (elsewhere, "--device", "weights are read, and no model runs"),
-            (output.force and not output.save, "--force", "no file is written"),
-            (output.stats, "--stats", "weights are shown with theirs"),
+            *((options[name], name, no_text) for name in IDLE_WITHOUT_TEXT),
+            (elsewhere, "device", "weights are read, and no model runs"),
+            (output.force and not output.save, "force", "no file is written"),
+            (output.stats, "stats", "weights are shown with theirs"),
         ]
     )
     [head] = which.head_numbers or []

@@ -15,6 +15,7 @@ from attnscope.base.errors import FileError, OptionError, warn_unused
 from attnscope.base.options import option
 from attnscope.base.process.error_record import expect_record
 from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.spelling import spelled
 from attnscope.base.text import LEFT_TO_RIGHT_MARK, encodable_json, printable, printable_lines
 from attnscope.cli.options import STATS, FigureOptions, Format, FormatOptions, TableOptions
 
@@ -74,8 +75,8 @@ class TensorOutput(TableOptions):
             check_target(self.save, force=self.force, dtypes=dtypes)
         warn_unused(
             [
-                (self.force and self.save is None, "--force", "no file is written"),
-                (self.wide and self.always_wide, "--wide", f"{self.format} has all columns anyway"),
+                (self.force and self.save is None, "force", "no file is written"),
+                (self.wide and self.always_wide, "wide", f"{self.format} has all columns anyway"),
             ]
         )
 
@@ -205,7 +206,9 @@ def refuse_in_csv(format: Format, options: Mapping[str, bool]) -> None:
     """Raise an OptionError if one of these options is set, and the format is csv, which lacks it."""
     for name, is_set in options.items():
         if is_set and format is Format.CSV:
-            raise OptionError(f"csv holds one table, and {name} prints more.", hint="--format json")
+            raise OptionError(
+                f"csv holds one table, and {spelled(name)} prints more.", hint="--format json"
+            )
 
 
 def stored_of_all(steps: Iterable[Step]) -> Tensors:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TextIO
 
 from attnscope.base.errors import FileError
 from attnscope.base.process.files import write_file
-from attnscope.base.suggestions import for_shell
 from attnscope.base.text import json_printable, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Report:
     def _print_message(self, kind: str, message: str, hint: str | None) -> None:
         self._put(f"attnscope: {kind}: {printable(message)}\n")
         if hint:
-            self._put(f"  try  {printable(for_shell(hint))}\n")
+            self._put(f"  try  {printable(hint)}\n")
 
     def _put(self, text: str) -> None:
         """Write after the output of the program."""

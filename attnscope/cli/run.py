@@ -74,7 +74,7 @@ def run(
     from attnscope.code.trace.watch import trace_script
 
     to, format, source = output.to, output.format, scope.source
-    refuse_in_csv(format, {"--source": source, "--calls": watched.calls > 1})
+    refuse_in_csv(format, {"source": source, "calls": watched.calls > 1})
     if to is not None:
         inside = f"--to {to / 'trace.txt'}"
         from attnscope.base.process.files import check_file
@@ -82,8 +82,8 @@ def run(
         check_file(to, force=output.force, suffixes=None, kind="a trace", inside=inside)
     warn_unused(
         [
-            (output.force and to is None, "--force", "no file is written"),
-            (output.wide and output.always_wide, "--wide", f"{format} has all columns anyway"),
+            (output.force and to is None, "force", "no file is written"),
+            (output.wide and output.always_wide, "wide", f"{format} has all columns anyway"),
         ]
     )
     words = list(program or [])

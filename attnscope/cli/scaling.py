@@ -45,7 +45,7 @@ def scaling(widths: Widths, experiment: Experiment, output: ScalingOutput) -> in
     warn_unused(
         [
             (no_bars, flag, f"bars are drawn below a table, not in {output.format}"),
-            (output.force and plot is None, "--force", "no file is written"),
+            (output.force and plot is None, "force", "no file is written"),
         ]
     )
     with written_first(lambda: draw(result, plot, force=output.force)):

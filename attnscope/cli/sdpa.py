@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.base.errors import OptionError
 from attnscope.base.options import keywords, option
+from attnscope.base.spelling import spelled
 from attnscope.cli import options
 from attnscope.cli.options import RUN
 from attnscope.cli.output import Output, exit_status, refuse_in_csv, shown_progress, written_first
@@ -146,18 +147,18 @@ def _check(
         plan: the plan of the run.
         without_values: if there are no values: what has none, and a hint.
     """
-    needed = {"--stats": output.stats, "--show": bool(output.show), "--save": output.save is not None}
-    needed |= {"--verify": explanations.verify, "--numbers": output.numbers}
-    option = next((option for option, is_needed in needed.items() if is_needed), None)
+    needed = {"stats": output.stats, "show": bool(output.show), "save": output.save is not None}
+    needed |= {"verify": explanations.verify, "numbers": output.numbers}
+    option = next((spelled(option) for option, is_needed in needed.items() if is_needed), None)
     if option and without_values:
         what, instead = without_values
         raise OptionError(
             f"{option} needs values, and {what} has none.", hint=f"leave out {option}, or {instead}"
         )
     more = {
-        "--verify": explanations.verify,
-        "--source": explanations.source,
-        "--numbers": output.numbers,
+        "verify": explanations.verify,
+        "source": explanations.source,
+        "numbers": output.numbers,
     }
     refuse_in_csv(output.format, more)
     output.check([plan.dtype or ""])

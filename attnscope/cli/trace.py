@@ -13,6 +13,7 @@ from attnscope.base.errors import Interrupted, OptionError, warn_unused
 from attnscope.base.options import keywords, option
 from attnscope.base.process import interrupt
 from attnscope.base.process.streams import user_streams
+from attnscope.base.spelling import spelled
 from attnscope.base.text import printable_lines
 from attnscope.cli.command import Command
 from attnscope.cli.completion import completion
@@ -136,8 +137,8 @@ def _check_output(
     output: TraceOutput, comments: Comments, execution: Execution, *, source: bool
 ) -> None:
     """Raise an AttnscopeError if the requested output is impossible."""
-    need_values = {"--stats": output.stats, "--show": output.show, "--save": output.save}
-    values = [option for option, value in need_values.items() if value]
+    need_values = {"stats": output.stats, "show": output.show, "save": output.save}
+    values = [spelled(option) for option, value in need_values.items() if value]
     if values and execution.device == "meta":
         raise OptionError(
             f"{values[0]} needs values, and meta tensors have none.",
@@ -148,10 +149,10 @@ def _check_output(
         raise OptionError(f"--verify compares on the CPU, in evaluation, and not with {option}.")
     if comments.write and not comments.annotate:
         raise OptionError("--write is for --annotate.", hint="--annotate --write")
-    more = {"--source": source, "--check": comments.check, "--verify": output.verify}
+    more = {"source": source, "check": comments.check, "verify": output.verify}
     refuse_in_csv(output.format, more)
     output.check([execution.dtype or "float32"])
-    warn_unused([(comments.annotate is not None and output.wide, "--wide", "a diff has no columns")])
+    warn_unused([(comments.annotate is not None and output.wide, "wide", "a diff has no columns")])
 
 
 def _verified(target: str, arguments: Arguments, execution: Execution) -> Check:

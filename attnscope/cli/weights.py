@@ -22,7 +22,7 @@ def weights(
     model: ModelName, head: OneHead, of: OneStack, checks: HeadChecks, output: TensorOutput
 ) -> int:
     """Run `attnscope weights` and return its exit status."""
-    refuse_in_csv(output.format, {"--verify": checks.verify})
+    refuse_in_csv(output.format, {"verify": checks.verify})
     return print_weights(model, output, **keywords(head, of, checks))
 
 

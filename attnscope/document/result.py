@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnscope.base.arguments import check_methods
-from attnscope.base.errors import AttnscopeError, PartError, no_such_part
+from attnscope.base.errors import PartError, no_such_part
+from attnscope.base.spelling import unnamed
 from attnscope.base.text import described, printable, shortened
 from attnscope.base.units import counted, listed, number_text
 
@@ -230,12 +230,8 @@ class Result(Display):
             FileError: the file exists, or cannot be written.
             OptionError: this result cannot be saved in that format.
         """
-        try:
+        with unnamed("save", "page", "plot"):
             of_room(Result, "save", "save")(self, Path(path), force=force, **options)
-        except AttnscopeError as error:
-            hint = error.hint and re.sub(r"--(save|page|plot) ", "", error.hint)
-            error.say(error.message, hint and hint.replace("--force", "force=True"))
-            raise
 
 
 class NamedTensors(partial[Any]):

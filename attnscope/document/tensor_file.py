@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from attnscope.base.arrays import to_tensor
 from attnscope.base.errors import FileError
 from attnscope.base.process.files import check_file, whole_file
+from attnscope.base.spelling import spelled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,14 +23,14 @@ def check_target(path: Path, *, force: bool, dtypes: Collection[str]) -> None:
     if path.suffix == ".npz" and "bfloat16" in dtypes:
         raise FileError(
             f"{path} cannot hold bfloat16: numpy has no such dtype.",
-            hint=f"--save {path.with_suffix('.safetensors')} (or .pt)",
+            hint=f"{spelled(save=path.with_suffix('.safetensors'))} (or .pt)",
         )
     check_file(
         path,
         force=force,
         suffixes=WRITERS,
         kind="tensors",
-        inside=f"--save {path / 'tensors.safetensors'}",
+        inside=spelled(save=path / "tensors.safetensors"),
     )
 
 

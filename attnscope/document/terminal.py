@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
+from attnscope.base.spelling import either
 from attnscope.base.text import printable
 from attnscope.base.units import MISSING, counted
 from attnscope.document.blocks import (
@@ -174,7 +175,8 @@ def print_columns(columns: list[Column], console: Console, wide: bool = False) -
         _print_table(part, console, below)
         below = []
     if left_out:
-        print_line(console, Text(f"{counted(left_out, 'more column')}: --wide", "dim"))
+        how = either(command_line="--wide", python="to_pandas()")
+        print_line(console, Text(f"{counted(left_out, 'more column')}: {how}", "dim"))
 
 
 def _with_narrow_title(column: Column) -> Column:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import nearest
 from attnscope.base.units import shape_text
 from attnscope.document.blocks import Drawing
@@ -53,7 +54,8 @@ def parse_selection(text: str) -> tuple[str, Index]:
         return name, tuple(_index_part(part) for part in parts)
     except (SyntaxError, ValueError) as error:
         raise OptionError(
-            f"{text!r} is not a name with an index.", hint='--show "attention[0, 1, :5]", for example'
+            f"{text!r} is not a name with an index.",
+            hint=f"{spelled(show='attention[0, 1, :5]')}, for example",
         ) from error
 
 
@@ -62,7 +64,7 @@ def check_name(name: str, known: Collection[str], where: str) -> None:
     if name not in known:
         near = nearest(name, known)
         several = "one of " if len(known) > 1 else ""
-        hint = f'--show "{near}"' if near else f"{several}{', '.join(known)}"
+        hint = spelled(show=f'"{near}"') if near else f"{several}{', '.join(known)}"
         raise OptionError(f"there is no {name!r} in {where}.", hint=hint)
 
 

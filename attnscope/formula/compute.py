@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attnscope.base.errors import ArgumentError, OptionError, check_kept, warn_unused
 from attnscope.base.options import Distribution
 from attnscope.base.process.progress import Progress, silent, stage, without_garbage_collection
+from attnscope.base.spelling import spelled
 from attnscope.base.text import nearest
 from attnscope.formula.computation import Computation, run
 from attnscope.formula.inputs.fully_masked import findings_of
@@ -53,9 +54,9 @@ def dry_run(formula: Formula, *, explain: bool = False, source: bool = False, **
     device = place.device != "cpu"
     warn_unused(
         [
-            (place.seed is not None, "--seed", NOT_DRAWN),
-            (place.draw is not None, "--draw", NOT_DRAWN),
-            (device, "--device", "nothing is computed in a dry run"),
+            (place.seed is not None, "seed", NOT_DRAWN),
+            (place.draw is not None, "draw", NOT_DRAWN),
+            (device, "device", "nothing is computed in a dry run"),
         ]
     )
     _complete(computation, explain=explain, source=source)
@@ -133,8 +134,8 @@ def compute(
         plan.options["draw"] = "uniform"
     warn_unused(
         [
-            (place.seed is not None and seed is None, "--seed", NOT_DRAWN),
-            (place.draw is not None and not computation.drawn_inputs, "--draw", NO_INPUT_DRAWN),
+            (place.seed is not None and seed is None, "seed", NOT_DRAWN),
+            (place.draw is not None and not computation.drawn_inputs, "draw", NO_INPUT_DRAWN),
         ]
     )
     _complete(computation, explain=explain, source=source)
@@ -225,8 +226,8 @@ def _check_values(device: str, **needed: bool) -> None:
     for option, is_needed in needed.items():
         if is_needed:
             raise OptionError(
-                f"{option} needs values, and meta tensors have none.",
-                hint=f'leave out {option}, or device="cpu"',
+                f"{spelled(option)} needs values, and meta tensors have none.",
+                hint=f"leave out {spelled(option)}, or {spelled(device='cpu')}",
             )
 
 

@@ -8,6 +8,7 @@ from attnscope.attention.mask_rules import Masks
 from attnscope.base.errors import OptionError, SizeError
 from attnscope.base.options import Distribution, VectorLayout, keywords, one_of
 from attnscope.base.sizes import check_sizes
+from attnscope.base.spelling import spelled
 from attnscope.formula.computation import Computation, TextbookCall
 from attnscope.formula.inputs.resolve import RunInputs, inputs_of_sdpa, open_tensors
 from attnscope.formula.options import (
@@ -50,10 +51,10 @@ def sdpa_computation(
     by_axis = {"n_batch": sizes.batch, "n_head": sizes.heads, "n_kv_head": sizes.kv_heads}
     by_axis |= {"n_Q": sizes.nq, "n_new": sizes.nk, "n_past": sizes.past or None}
     by_axis |= {"d_K": sizes.dk, "d_V": sizes.dv}
-    columns = one_of(VectorLayout, "--layout", form.layout) is VectorLayout.COLUMNS
+    columns = one_of(VectorLayout, "layout", form.layout) is VectorLayout.COLUMNS
     files = open_tensors(keywords(tensors))
     inputs = inputs_of_sdpa(by_axis, files, variants.masks.files, run.dtype, columns=columns)
-    inputs.distribution = one_of(Distribution, "--draw", run.draw)
+    inputs.distribution = one_of(Distribution, "draw", run.draw)
     _check_values(sizes.nv, inputs)
     _check_form(form, inputs, rope=bool(stages.rope))
     masks = variants.masks_for(inputs.sizes, inputs.dtype, columns=columns)
@@ -163,16 +164,20 @@ def _check_form(form: Form, inputs: RunInputs, *, rope: bool) -> None:
     """Raise an AttnscopeError for options that the form by columns lacks, or a missing query."""
     if inputs.columns:
         if form.query is not None:
-            raise OptionError("--query shows vectors, and --layout a matrix.", hint="one of the two")
+            raise OptionError(
+                f"{spelled('query')} shows vectors, and {spelled('layout')} a matrix.",
+                hint="one of the two",
+            )
         if rope:
             raise OptionError(
-                "--layout columns shows the bare formula, and --rope rotates Q and K before it.",
-                hint="--rope with --layout rows",
+                f"{spelled('layout', 'columns')} shows the bare formula, and {spelled('rope')}"
+                " rotates Q and K before it.",
+                hint=f"{spelled(rope=True)} with {spelled(layout='rows')}",
             )
         if inputs.split:
             raise OptionError(
-                "--layout columns shows the bare formula, and heads are split before it.",
-                hint="tensors of four axes, n_batch n_head n d, or --layout rows",
+                f"{spelled('layout', 'columns')} shows the bare formula, and heads are split before it.",
+                hint=f"tensors of four axes, n_batch n_head n d, or {spelled(layout='rows')}",
             )
     check_query(form.query, inputs.sizes["n_Q"])
 

@@ -9,6 +9,7 @@ from attnscope.base.bounds import check_dropout
 from attnscope.base.dtypes import FLOATS
 from attnscope.base.errors import OptionError, warn_unused
 from attnscope.base.options import Distribution, keywords, one_of
+from attnscope.base.spelling import spelled
 from attnscope.document.result import Finding
 from attnscope.formula.computation import Computation, TextbookCall
 from attnscope.formula.inputs.layer import CheckpointLayer, open_layer
@@ -46,13 +47,15 @@ def mha_computation(
         AttnscopeError: options are invalid, or do not fit together.
     """
     layer = open_layer(tensors.weights, tensors.layer, tensors.stack)
-    scale_by = one_of(ScaleBy, "--scale-by", scale.scale_by)
+    scale_by = one_of(ScaleBy, "scale_by", scale.scale_by)
     if layer is not None:
         masking, scale, stages = _of_layer(layer, masking, scale, stages)
     variants = variants_of(masking, scale, stages)
     dropout = _dropout(training)
     if scale.scale is not None and scale_by is not None:
-        raise OptionError("--scale and --scale-by both set the scale.", hint="one of the two")
+        raise OptionError(
+            f"{spelled('scale')} and {spelled('scale_by')} both set the scale.", hint="one of the two"
+        )
     by_axis = {"n_batch": sizes.batch, "n_head": sizes.heads, "n_kv_head": sizes.kv_heads}
     by_axis |= {"n_Q": sizes.nq, "n_new": sizes.nk, "n_past": sizes.past or None}
     by_axis |= {"d_feat": sizes.d_feat, "d_head": sizes.d_head}
@@ -60,7 +63,7 @@ def mha_computation(
     inputs, self_attention = inputs_of_mha(
         by_axis, open_tensors(keywords(tensors), layer), variants.masks.files, run.dtype, layer
     )
-    inputs.distribution = one_of(Distribution, "--draw", run.draw)
+    inputs.distribution = one_of(Distribution, "draw", run.draw)
     masks = variants.masks_for(inputs.sizes, inputs.dtype)
     bias = has_biases(training.bias, inputs)
 
@@ -128,7 +131,7 @@ def _dropout(training: Training) -> float:
     share = 0.1 if training.dropout is None else training.dropout
     check_dropout(share)
     idle = training.dropout is not None and not training.train
-    warn_unused([(idle, "--dropout", "it is for training (--train)")])
+    warn_unused([(idle, "dropout", f"it is for training ({spelled('train')})")])
     return share
 
 

@@ -71,7 +71,7 @@ def _kv_heads() -> Any:
 
 
 def _past() -> Any:
-    return _size("Cached keys and values (n_past), before those of --nk.")
+    return _size("Cached keys and values (n_past), before those of {nk}.")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -106,7 +106,7 @@ class MhaSizes:
         common=True,
     )
     heads: int | None = _size(
-        "Heads (n_head); divides d_feat, except with --d-head.", shown=5, common=True
+        "Heads (n_head); divides d_feat, except with {d_head}.", shown=5, common=True
     )
     kv_heads: int | None = _kv_heads()
     past: int | None = _past()
@@ -154,19 +154,19 @@ class MhaTensors:
         common=True,
     )
     q: Any = _tensor("Input that is projected to Q, n_batch × n_Q × d_feat.")
-    k: Any = _tensor("Input that is projected to K, and to V without --v.")
+    k: Any = _tensor("Input that is projected to K, and to V without {v}.")
     v: Any = _tensor("Input that is projected to V.")
     past_k: Any = _tensor(PAST_K)
     past_v: Any = _tensor(PAST_V)
     weights: Any = option(
-        "A file of all weights and biases, or with --layer a model; in a file, they are named W_Q, b_Q,"
+        "A file of all weights and biases, or with {layer} a model; in a file, they are named W_Q, b_Q,"
         " … or as in nn.MultiheadAttention; a model is minilm, a folder or a hub name.",
         metavar="FILE|MODEL",
         parser=str,
         common=True,
     )
     layer: int | None = option(
-        "Layer of the model in --weights, from 0; its sizes, weights, mask, positions and scale.",
+        "Layer of the model in {weights}, from 0; its sizes, weights, mask, positions and scale.",
         common=True,
     )
     stack: str | None = option(
@@ -175,9 +175,9 @@ class MhaTensors:
         metavar="NAME",
     )
     wq: Any = _tensor("W_Q, output × input as in nn.Linear.")
-    wk: Any = _tensor("W_K, as --wq.")
-    wv: Any = _tensor("W_V, as --wq.")
-    wo: Any = _tensor("W_O, as --wq.")
+    wk: Any = _tensor("W_K, as {wq}.")
+    wv: Any = _tensor("W_V, as {wq}.")
+    wo: Any = _tensor("W_O, as {wq}.")
     bq: Any = _tensor("b_Q. With weights from files, missing biases are 0.")
     bk: Any = _tensor("b_K.")
     bv: Any = _tensor("b_V.")

@@ -11,10 +11,9 @@ from attnscope.attention.mask_rules import Masks, parse_masks
 from attnscope.base.dtypes import FLOATS
 from attnscope.base.errors import OptionError, dtype_hint, warn_unused
 from attnscope.base.options import Alignment, one_of
+from attnscope.base.spelling import spelled
 from attnscope.formula.options import MaskedRows, Masking, MaskStyle, Scale, Stages
 from attnscope.observe.contracts import Variant, stages_of
-
-NO_MASK = "there is no mask (--mask)"
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Variants:
             columns=columns,
         )
         if fill is not None and masks.files and not masks.fills:
-            warn_unused([(True, "--mask-fill", f"{masks.files[0]} is added unchanged")])
+            warn_unused([(True, "mask_fill", f"{masks.files[0]} is added unchanged")])
             return masks.filled_with(-inf)
         return masks
 
@@ -124,23 +123,23 @@ def variants_of(masking: Masking, scale: Scale, stages: Stages) -> Variants:
     """
     masking = Masking(
         masking.mask,
-        one_of(MaskStyle, "--mask-style", masking.mask_style),
+        one_of(MaskStyle, "mask_style", masking.mask_style),
         masking.mask_fill,
-        one_of(Alignment, "--align", masking.align),
-        one_of(MaskedRows, "--masked-rows", masking.masked_rows),
+        one_of(Alignment, "align", masking.align),
+        one_of(MaskedRows, "masked_rows", masking.masked_rows),
     )
     softcap, theta = stages_of(scale.scale, stages.softcap, stages.rope, stages.rope_theta)
     if stages.softmax_dtype is not None and stages.softmax_dtype not in FLOATS:
         raise OptionError(
             f"{stages.softmax_dtype!r} is not a dtype that a softmax runs in.",
-            hint=dtype_hint(stages.softmax_dtype, FLOATS, "--softmax-dtype"),
+            hint=dtype_hint(stages.softmax_dtype, FLOATS, "softmax_dtype"),
         )
     masks = parse_masks(masking.mask)
     if masking.align == Alignment.LENGTHS and not masks.lengths:
         raise OptionError(
-            "--align lengths puts the queries at the end of each sequence's keys, but no mask says how"
-            " many keys each sequence has.",
-            hint="--mask lengths:N,N,… --align lengths",
+            f"{spelled('align', 'lengths')} puts the queries at the end of each sequence's keys, but"
+            " no mask says how many keys each sequence has.",
+            hint=spelled(mask="lengths:N,N,…", align="lengths"),
         )
     warn_unused(_idle(masking, masks, stages))
     return Variants(masking, masks, scale.scale, softcap, theta, stages.softmax_dtype)
@@ -148,13 +147,14 @@ def variants_of(masking: Masking, scale: Scale, stages: Stages) -> Variants:
 
 def _idle(masking: Masking, masks: Masks, stages: Stages) -> list[tuple[object, str, str]]:
     """Return for each option whether it has no effect, its name, and the reason."""
-    no_theta = "there are no rotary positions (--rope)"
+    no_theta = f"there are no rotary positions ({spelled('rope')})"
+    no_mask = f"there is no mask ({spelled('mask')})"
     no_places = "nothing here depends on the positions of queries and keys"
     nowhere = not (stages.rope or masks.positional)
     return [
-        (masking.mask_style is not None and not masks, "--mask-style", NO_MASK),
-        (masking.mask_fill is not None and not masks, "--mask-fill", NO_MASK),
-        (masking.masked_rows is not None and not masks, "--masked-rows", NO_MASK),
-        (stages.rope_theta is not None and not stages.rope, "--rope-theta", no_theta),
-        (masking.align is not None and nowhere, "--align", no_places),
+        (masking.mask_style is not None and not masks, "mask_style", no_mask),
+        (masking.mask_fill is not None and not masks, "mask_fill", no_mask),
+        (masking.masked_rows is not None and not masks, "masked_rows", no_mask),
+        (stages.rope_theta is not None and not stages.rope, "rope_theta", no_theta),
+        (masking.align is not None and nowhere, "align", no_places),
     ]

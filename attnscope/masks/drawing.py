@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from attnscope.base.spelling import either
 from attnscope.base.text import printable
 from attnscope.base.units import counted, numbers_text
 from attnscope.document.blocks import Drawing
@@ -99,8 +100,9 @@ class MaskDrawing(Drawing):
     def _more(self) -> str:
         """The sentence that says how many pictures are left out; empty if none are."""
         more = len(self.mask.planes) - MOST_PLANES
-        what = counted(more, "more mask")
-        return f"… and {what} of sequences and heads: --format json" if more > 0 else ""
+        what = f"{counted(more, 'more mask')} of sequences and heads"
+        how = either(command_line="--format json", python="to_dict()")
+        return f"… and {what}: {how}" if more > 0 else ""
 
 
 def mask_lines(result: AttentionMasks, mask: AttentionMask) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from attnscope.base.errors import FileError
 from attnscope.base.process.files import check_file, whole_file
+from attnscope.base.spelling import spelled
 from attnscope.document.tensor_file import WRITERS, Tensors
 from attnscope.masks.result import AttentionMasks
 
@@ -15,7 +16,7 @@ NPY = ".npy"
 
 def check_masks_file(path: Path, *, force: bool) -> None:
     """Check that a file of masks can be written, before any work is done for it."""
-    inside = f"--save {path / 'mask.npy'}"
+    inside = spelled(save=path / "mask.npy")
     check_file(path, force=force, suffixes=(NPY, *WRITERS), kind="masks", inside=inside)
 
 
@@ -33,8 +34,8 @@ def save_masks(result: AttentionMasks, path: Path, *, force: bool = False) -> in
     if len(tensors) > 1:
         raise FileError(
             f"{path} holds one array, and there are {len(tensors)} masks.",
-            hint=("" if result.model is None else "--layer N, or ")
-            + f"--save {path.with_suffix('.npz')}",
+            hint=("" if result.model is None else f"{spelled(layers='N')}, or ")
+            + spelled(save=path.with_suffix(".npz")),
         )
     import numpy as np
 

@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 from attnscope.attention.mask_rules import KINDS, names_function, names_rule
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.tensor_files import FORMATS
 from attnscope.base.text import nearest
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.masks.options import ModelMaskOptions
-
-WHAT = "causal, or another rule; file.py:NAME of a mask_mod; or a model with --text"
 
 Kind = Literal["models", "rules", "functions", "code"]
 
@@ -22,7 +21,7 @@ def kind_of(subject: Any) -> Kind:
     """Classify a subject: as a model, a rule, a function that makes a mask, or a module or class."""
     if isinstance(subject, list | tuple):
         if not subject:
-            raise OptionError("there is no mask.", hint=WHAT)
+            raise OptionError("there is no mask.", hint=subjects())
         if other := [each for each in subject if kind_of(each) != "rules"]:
             raise OptionError(
                 f"several masks are rules, and {named(other[0])} is not one.",
@@ -31,7 +30,7 @@ def kind_of(subject: Any) -> Kind:
         return "rules"
     if isinstance(subject, str):
         if not subject.strip():
-            raise OptionError("the name of the mask is empty.", hint=WHAT)
+            raise OptionError("the name of the mask is empty.", hint=subjects())
         if names_rule(subject):
             return "rules"
         return "functions" if names_function(subject) else "models"
@@ -45,7 +44,7 @@ def kind_of(subject: Any) -> Kind:
         return "code"
     if hasattr(subject, "shape"):
         return "rules"
-    raise OptionError(f"{named(subject)} is neither a mask nor a model.", hint=f"an array; {WHAT}")
+    raise OptionError(f"{named(subject)} is neither a mask nor a model.", hint=f"an array; {subjects()}")
 
 
 def is_class(subject: Any) -> bool:
@@ -76,3 +75,8 @@ def check_spelling(subject: Any, inputs: ModelMaskOptions) -> None:
         raise OptionError(
             f"{subject!r} is neither a rule nor a model with an input.", hint=f"{near}{colon}{rest}"
         )
+
+
+def subjects() -> str:
+    """Return the hint that says what has masks."""
+    return f"causal, or another rule; file.py:NAME of a mask_mod; or a model with {spelled('text')}"

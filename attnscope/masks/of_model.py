@@ -8,6 +8,7 @@ from typing import Any
 
 from attnscope.base.errors import OptionError
 from attnscope.base.process.progress import Progress
+from attnscope.base.spelling import spelled
 from attnscope.masks.kinds import named
 from attnscope.masks.result import AttentionMask, AttentionMasks
 from attnscope.masks.summary import mask_of_tensor
@@ -57,15 +58,19 @@ def _check_inputs(subject: Any, inputs: ModelMaskOptions) -> None:
     names, texts = inputs.names, inputs.several
     if not names:
         raise OptionError(
-            f"{named(subject)} is a model, whose masks depend on its input.", hint='--text "…"'
+            f"{named(subject)} is a model, whose masks depend on its input.", hint=spelled(text="…")
         )
     if len(names) > 1:
-        raise OptionError(f"--{names[0]} and --{names[1]} are two inputs.", hint="one of them")
+        both = " and ".join(map(spelled, names[:2]))
+        raise OptionError(f"{both} are two inputs.", hint="one of them")
     for name in ("pair", "target"):
         if texts and getattr(inputs, name) is not None:
-            raise OptionError(f"--{name} goes with one --text, and there are {len(texts)}.")
+            one_text = f"{spelled(name)} goes with one {spelled('text')}"
+            raise OptionError(f"{one_text}, and there are {len(texts)}.")
     if inputs.packed and not texts:
-        raise OptionError("--packed puts several texts into one row.", hint='--text "…" --text "…"')
+        raise OptionError(
+            f"{spelled('packed')} puts several texts into one row.", hint=spelled(text=["…", "…"])
+        )
 
 
 def _mask(group: LayerGroup, block: tuple[int, int]) -> AttentionMask:

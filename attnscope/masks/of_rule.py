@@ -7,11 +7,12 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from attnscope.attention.mask_rules import Masks, hints_without_flag, mask_axes, parse_masks
+from attnscope.attention.mask_rules import Masks, mask_axes, parse_masks
 from attnscope.attention.positions import offset_of
 from attnscope.base.errors import OptionError, SizeError, warn_unused
 from attnscope.base.options import refuse
 from attnscope.base.sizes import check_sizes
+from attnscope.base.spelling import spelled, unnamed
 from attnscope.base.units import bytes_text
 from attnscope.masks.options import RuleOptions
 from attnscope.masks.planes import Plane, RangePlane, planes_of_matrix
@@ -31,8 +32,8 @@ def masks_of_rule(subject: Any, options: RuleOptions, block: tuple[int, int]) ->
     texts = [str(each) if isinstance(each, str) else None for each in rules]
     if options.window is not None:
         rules.append(f"window:{options.window - 1}")
-        texts.append(f"--window {options.window}")
-    with hints_without_flag():
+        texts.append(spelled("window", options.window))
+    with unnamed("mask"):
         parsed = parse_masks(rules)
         align = options.align or ("bottom-right" if options.past else "top-left")
         masks = parsed.applied(align=align, dtype="float32")
@@ -53,8 +54,8 @@ def masks_of_rule(subject: Any, options: RuleOptions, block: tuple[int, int]) ->
         is_open = options.batch is None and len(file.shape) == 3 and file.shape[0] > 1
         if is_open and mask_axes(file, sizes)[0] == "n_batch":
             result.notices.append(
-                f"the first axis of {shape} is taken for sequences; --heads {file.shape[0]} takes it for"
-                " heads"
+                f"the first axis of {shape} is taken for sequences;"
+                f" {spelled('heads', file.shape[0])} takes it for heads"
             )
     return result
 
@@ -68,14 +69,14 @@ def masks_of_function(subject: Any, options: RuleOptions, block: tuple[int, int]
     for option in ("window", "align"):
         if getattr(options, option) is not None:
             raise OptionError(
-                f"--{option} is for rules, and this is a function.", hint="--init window=4"
+                f"{spelled(option)} is for rules, and this is a function.", hint=spelled(init="window=4")
             )
     sizes = _sizes(options, Masks())
     _check_memory(sizes)
     function, name = function_of(subject, options.init, sizes)
     if hasattr(function, "shape"):
         return _of_tensor(function, name, options, block)
-    refuse({"--hides": options.hides}, "is for a function that returns a mask of zeros and ones")
+    refuse({"hides": options.hides}, "is for a function that returns a mask of zeros and ones")
     visible = visible_by_function(function, name, sizes)
     result = _result(name, planes_of_matrix(visible, sizes), sizes, block)
     _warn_of_heads(options, result)
@@ -85,7 +86,7 @@ def masks_of_function(subject: Any, options: RuleOptions, block: tuple[int, int]
 def _warn_of_heads(options: RuleOptions, result: AttentionMasks) -> None:
     """Warn if heads are requested that all have the same mask, of which one is shown."""
     is_shared = result.masks[0].n_head == 1
-    warn_unused([((options.heads or 1) > 1 and is_shared, "--heads", "all heads share the mask")])
+    warn_unused([((options.heads or 1) > 1 and is_shared, "heads", "all heads share the mask")])
 
 
 def _of_tensor(mask: Any, name: str, options: RuleOptions, block: tuple[int, int]) -> AttentionMasks:
@@ -96,7 +97,7 @@ def _of_tensor(mask: Any, name: str, options: RuleOptions, block: tuple[int, int
     result = masks_of_rule(read.visible, replace(options, init=None), block)
     result.title = name
     if read.why and read.hides is not None:
-        result.notices.append(f"{read.why}: --hides {1 - read.hides} says otherwise")
+        result.notices.append(f"{read.why}: {spelled('hides', 1 - read.hides)} says otherwise")
     return result
 
 

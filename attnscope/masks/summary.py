@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.masks.patterns import pattern_of
 from attnscope.masks.planes import EMPTY, FULL, PARTIAL, Plane, planes_of_matrix
 from attnscope.masks.result import AttentionMask, Blocks
@@ -84,6 +85,6 @@ def parse_block(block: str | int | Sequence[int] | None) -> tuple[int, int]:
     if len(texts) in (1, 2) and all(each.isascii() and each.isdigit() and int(each) for each in texts):
         return int(texts[0][:12]), int(texts[-1][:12])
     raise OptionError(
-        f"--block is {block!r}, but takes a number of queries and keys, or both.",
-        hint="--block 128, or --block 128,64",
+        f"{spelled('block')} is {block!r}, but takes a number of queries and keys, or both.",
+        hint=f"{spelled(block=128)}, or {spelled(block='128,64')}",
     )

@@ -29,7 +29,7 @@ def test_as_many_heads_or_none_at_all_are_left_alone():
 def test_heads_that_cannot_be_shared_evenly_are_refused():
     with pytest.raises(SizeError, match=r"n_head is 8 and n_kv_head is 3: .* 8 / 3 leaves 2") as caught:
         shared(torch.ones(1, 3, 2, 2), torch.ones(1, 8, 2, 2))
-    assert caught.value.hint == "--kv-heads 2 or --kv-heads 4, the divisors of 8 nearest to 3"
+    assert caught.value.hint == "kv_heads=2 or kv_heads=4, the divisors of 8 nearest to 3"
 
 
 @given(n_batch=size, n_head=size, n=size, d=size)

@@ -16,6 +16,8 @@ from attnscope.attention.positions import offset_of
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.tensor_files import open_tensor
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 SIZES = {"n_batch": 3, "n_head": 2, "n_Q": 4, "n_K": 5}
 
 

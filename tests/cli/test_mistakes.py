@@ -83,7 +83,6 @@ def test_an_unknown_command_suggests_a_command(attnscope, word, hint):
         ("mha --d_model 3", "--d-feat 3"),
         ("model minilm --heads 3", "--head 3"),
         ("heads minilm --layers 3", "--layer 3"),
-        ("heads minilm --batch-size 3", "--batch-tokens 3"),
         ("trace m.py:f --inputs 3", "--input 3"),
         ("trace m.py:f --num-heads 3", "--init num_heads=3"),
         ("trace m.py:f --d-model", "--init d_model=…"),

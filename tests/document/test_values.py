@@ -84,7 +84,7 @@ def test_blanks_around_a_name_do_not_matter():
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(OptionError, match="there is no 'score' in sdpa") as caught:
         check_name("score", ["Q", "scores"], "sdpa")
-    assert caught.value.hint == '--show "scores"'
+    assert caught.value.hint == 'show="scores"'
     with pytest.raises(OptionError, match="there is no 'mask' in sdpa") as caught:
         check_name("mask", ["Q", "scores"], "sdpa")
     assert caught.value.hint == "one of Q, scores"

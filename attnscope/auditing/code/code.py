@@ -43,6 +43,7 @@ from attnscope.auditing.models.subject import batch_norms_of, batch_statistics
 from attnscope.auditing.result import Influence
 from attnscope.base.errors import OptionError, SourceError
 from attnscope.base.options import Texts
+from attnscope.base.spelling import spelled
 from attnscope.code.load.load import Loaded
 from attnscope.code.load.signatures import callee
 from attnscope.code.pairs.code import INDICES, built_side, usual_inputs
@@ -383,9 +384,10 @@ def code_of(
         if not (code.is_square or may_differ):
             queries = code.layout.groups[0].names[0]
             raise OptionError(
-                f"{code.title} has {code.layout.n} queries and {code.n} keys, and which key a query may"
-                " see is defined for as many of both; --batch and --padding take any numbers.",
-                hint=f"--input {queries}={_sizes_text(code, queries)}",
+                f"{code.title} has {code.layout.n} queries and {code.n} keys, and which key a query"
+                f" may see is defined for as many of both; {spelled('batch')} and"
+                f" {spelled('padding')} take any numbers.",
+                hint=spelled(inputs=f"{queries}={_sizes_text(code, queries)}"),
             )
         return code
 
@@ -451,7 +453,7 @@ def _code(runs: CodeRuns, positions: str | None, mask_inputs: Mapping[str, float
         if name not in tensors:
             raise OptionError(
                 f"{name} is not a tensor among the inputs of {side.title}.",
-                hint=f"--input {name}=B,T@bool",
+                hint=spelled(inputs=f"{name}=B,T@bool"),
             )
     runs.check_repeatable(inputs)
     runs.measure_rounding(inputs)
@@ -478,18 +480,20 @@ def _code(runs: CodeRuns, positions: str | None, mask_inputs: Mapping[str, float
     if not sequences and mask_inputs:
         raise OptionError(
             f"no input of {side.title} but {', '.join(mask_inputs)} has an axis of positions, and"
-            " --mask-input names an input that hides positions of others.",
-            hint=f"without --mask-input {next(iter(mask_inputs))}, if its positions are to be changed",
+            f" {spelled('mask_input')} names an input that hides positions of others.",
+            hint=f"without {spelled(mask_input=next(iter(mask_inputs)))}, if its positions are to"
+            " be changed",
         )
     if not sequences:
         raise OptionError(
-            f"no input of {side.title} has an axis of positions.", hint="--input x=B,T,C --positions T"
+            f"no input of {side.title} has an axis of positions.",
+            hint=spelled(inputs="x=B,T,C", positions="T"),
         )
     layout = _layout(runs, inputs, axes, sequences)
     if layout.n < 2:
         raise OptionError(
             f"the output of {side.title} has one position, and an audit needs two or more.",
-            hint="--input x=B,T:9,C",
+            hint=spelled(inputs="x=B,T:9,C"),
         )
     main = runs.ranked[0]
     known = CodeOutput(main, runs.returned_names[main], (layout.out_axis,))
@@ -570,7 +574,7 @@ def _unknown_axis(code: AuditedCode, others: Sequence[int]) -> OptionError:
     hints = []
     for other in others:
         sizes = ",".join(f"T:{size}" if i == other else str(size) for i, size in enumerate(shape))
-        hints.append(" ".join(f"--input {name}={sizes}" for name in names))
+        hints.append(" ".join(spelled(inputs=f"{name}={sizes}") for name in names))
     if side.has_batch_second:
         hints.insert(0, f"batch_first=True where {side.title} is built")
     along = ", and ".join(f"along axis {other}, with {shape[other]}" for other in others)

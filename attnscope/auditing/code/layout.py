@@ -11,6 +11,7 @@ import torch
 
 from attnscope.auditing.code.runs import CodeRuns
 from attnscope.base.errors import OptionError, SourceError
+from attnscope.base.spelling import spelled
 from attnscope.code.pairs.implementation import Side, tensors_of
 from attnscope.code.pairs.pairing import role_of
 
@@ -237,7 +238,7 @@ def chosen(side: Side, layout: PositionLayout, positions: str | None) -> Group |
     if not names:
         raise OptionError(
             f"no input of {side.title} that can be changed is called {positions}, or has such an axis.",
-            hint="--input x=B,T,C --positions T, or --positions x",
+            hint=f"{spelled(inputs='x=B,T,C', positions='T')}, or {spelled(positions='x')}",
         )
     n = side.inputs[names[0]].shape[layout.axes[names[0]]]
     return Group(tuple(names), n, set(names) <= set(layout.groups[0].names))

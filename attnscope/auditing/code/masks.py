@@ -13,6 +13,7 @@ from attnscope.auditing.code.layout import Group, is_number, shared_axes
 from attnscope.auditing.code.runs import fully_masked_rows
 from attnscope.auditing.measure.difference import relative
 from attnscope.base.errors import OptionError, SourceError
+from attnscope.base.spelling import spelled
 from attnscope.code.pairs.pairing import role_of
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _hiding_value(name: str, value: Any) -> float:
     if not (number in (0, 1) or number < 0):
         raise OptionError(
             f"{value!r} hides nothing: the value of {name} that hides is 0, 1, or negative as −∞ is.",
-            hint=f"--mask-input {name}=0",
+            hint=spelled(mask_input=f"{name}=0"),
         )
     return number
 
@@ -190,7 +191,7 @@ def _meanings(name: str, mask: torch.Tensor, kind: str, hiding_value: float | No
     """List the possible meanings of a mask, the usual first; one, if the value that hides is known."""
     if hiding_value is not None and (kind == LENGTHS or (hiding_value < 0 and not is_number(mask))):
         what = "numbers of real positions" if kind == LENGTHS else "no numbers to add to scores"
-        raise OptionError(f"{name} has {what}.", hint=f"--mask-input {name}")
+        raise OptionError(f"{name} has {what}.", hint=spelled(mask_input=name))
     if kind == LENGTHS:
         return [Meaning("the number of real positions", 0, 0)]
     if hiding_value is not None and hiding_value < 0:

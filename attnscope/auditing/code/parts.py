@@ -17,6 +17,7 @@ from attnscope.auditing.code.runs import copied, named_tensors, parts_of
 from attnscope.auditing.measure.difference import relative
 from attnscope.auditing.result import BROKEN, HOLDS, UNDECIDED, Evidence, Property
 from attnscope.base.errors import SourceError
+from attnscope.base.spelling import spelled
 from attnscope.code.load.signatures import signature_of
 from attnscope.code.pairs.code import INDICES
 from attnscope.code.pairs.implementation import tensors_of
@@ -43,7 +44,7 @@ def with_cache(code: AuditedCode) -> Property:
     keeps = [name for name in names if name in OF_MODULE and code.runs.side.module is not None]
     if past is None and not keeps:
         why = "the code has no parameter that takes what an earlier call returned, such as past"
-        return Property("cache", UNDECIDED, "--cache", why)
+        return Property("cache", UNDECIDED, spelled(cache=True), why)
     if bool(code.measured.triu(1).any()):
         why = "positions move earlier ones, so that a text in parts is another"
         return Property("cache", UNDECIDED, f"{past or keeps[0]} takes a cache", why)
@@ -213,9 +214,9 @@ def without_texts(code: AuditedCode) -> str:
     """Say what would mark texts in the inputs of the code."""
     for name in parameters_of(code):
         if TEXT_LIMITS.search(name):
-            return f'--input "{name}=3<{code.n + 1}" says where two texts begin and end'
+            return f"{spelled(inputs=f'{name}=3<{code.n + 1}')} says where two texts begin and end"
         if TEXT_IDS.search(name):
-            return f'--input "{name}=B,T<2" says of which text each position is'
+            return f"{spelled(inputs=f'{name}=B,T<2')} says of which text each position is"
     return "the code has no input that says where texts begin, such as cu_seqlens"
 
 

@@ -13,6 +13,7 @@ from attnscope.auditing.measure.difference import Rows, RunDifference, differenc
 from attnscope.auditing.models.probe import Probe, PropertyTest, verdict
 from attnscope.auditing.models.subject import ModelRun, batch_norms_of, batch_statistics
 from attnscope.auditing.result import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Property
+from attnscope.base.spelling import spelled
 
 NAME = "causal"
 
@@ -30,7 +31,7 @@ def causal(probe: Probe, rows_are_independent: Callable[[], bool]) -> Property:
     """
     source = probe.causal_source
     if probe.causal is None:
-        return Property(NAME, UNDECIDED, source, "not tested: --causal tests it")
+        return Property(NAME, UNDECIDED, source, f"not tested: {spelled('causal')} tests it")
     if not probe.causal:
         return Property(NAME, NOT_APPLICABLE, source, "")
     each = _in_batches if rows_are_independent() else _one_by_one

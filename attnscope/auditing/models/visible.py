@@ -20,6 +20,7 @@ from attnscope.auditing.result import (
     Influence,
     Property,
 )
+from attnscope.base.spelling import spelled
 
 
 def window(probe: Probe) -> Property:
@@ -42,7 +43,10 @@ def window(probe: Probe) -> Property:
         if mask.limit not in too_wide and (missing := _missing(each)) is not None:
             return _wrong(probe, name, source, each, missing, "does not see", "inside its window")
     if too_wide:
-        why = f"{probe.n} tokens do not reach the edge of {max(too_wide)}: --length {max(too_wide) + 2}"
+        why = (
+            f"{probe.n} tokens do not reach the edge of {max(too_wide)}:"
+            f" {spelled('length', max(too_wide) + 2)}"
+        )
         return Property(name, UNDECIDED, source, why)
     text = f"{_layers(each for each, _ in limited)}: the keys with weight are exactly those inside"
     for each, mask in limited:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attnscope.base.errors import OptionError, SizeError
+from attnscope.base.spelling import spelled
 from attnscope.base.units import parse_amount
 
 SHARE = 0.8
@@ -17,7 +18,10 @@ def parse_size(size: str | int) -> int:
     """
     n_bytes = parse_amount(size)
     if n_bytes is None or not 1 <= n_bytes < 2**63:
-        raise OptionError(f"--memory is {size!r}, which is not a size.", hint="--memory 2G, or 500M")
+        raise OptionError(
+            f"{spelled('memory')} is {size!r}, which is not a size.",
+            hint=f"{spelled(memory='2G')}, or 500M",
+        )
     return n_bytes
 
 
@@ -43,5 +47,7 @@ def memory_budget(memory: str | int | None, device: str) -> int:
         return int(SHARE * (2**34 if free is None else free.n_bytes) / sharing)
     n_bytes = parse_size(memory)
     if free is not None and n_bytes > free.n_bytes:
-        raise SizeError(f"--memory {memory} is more than the free memory: {free.describe(device)}.")
+        raise SizeError(
+            f"{spelled('memory', memory)} is more than the free memory: {free.describe(device)}."
+        )
     return n_bytes

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from attnscope.base.errors import OptionError, SizeError
 from attnscope.base.process.memory import FreeMemory, free_host_memory
 from attnscope.base.process.random_state import kept_host_random_state
+from attnscope.base.spelling import either, spelled
 from attnscope.base.text import shortened
 from attnscope.base.units import bytes_text
 
@@ -25,7 +26,7 @@ def check_device_name(device: str) -> None:
     if not DEVICE.fullmatch(device):
         raise OptionError(
             f"{shortened(repr(device))} is not a device.",
-            hint="--device cpu, cuda, cuda:1 (and so on), mps, xpu or meta",
+            hint=f"{spelled(device='cpu')}, cuda, cuda:1 (and so on), mps, xpu or meta",
         )
 
 
@@ -41,7 +42,7 @@ def check_device(device: str) -> None:
     if int(number or 0) >= count:
         raise OptionError(
             f"there is no device {device} here: torch {torch.__version__} sees {count} of kind {kind}.",
-            hint="--device cpu",
+            hint=spelled(device="cpu"),
         )
 
 
@@ -61,19 +62,19 @@ def free_memory(device: str) -> FreeMemory | None:
 def check_seed(seed: int) -> None:
     """Raise an OptionError unless torch can draw with `seed`."""
     if not -(2**63) <= seed < 2**64:
-        raise OptionError(f"{seed} is not a valid seed: it does not fit into 64 bits.", hint="--seed 0")
+        raise OptionError(
+            f"{seed} is not a valid seed: it does not fit into 64 bits.", hint=spelled(seed=0)
+        )
 
 
-DRY_RUN = "--dry-run, which shows the same rows at any size without computing them"
-
-
-def check_memory(needed: int, device: str, hint: str = DRY_RUN) -> None:
-    """Raise a SizeError with `hint` if a run needs more bytes than the device has free."""
+def check_memory(needed: int, device: str, hint: str | None = None) -> None:
+    """Raise a SizeError with `hint`, or that of a dry run, if a run needs more memory than is free."""
     free = free_memory(device)
     if free is not None and needed > free.n_bytes:
+        dry_run = either(command_line="--dry-run", python="attnscope.dry_run(…)")
         raise SizeError(
             f"this run needs at least {bytes_text(needed)}, but {free.describe(device)}.",
-            hint=hint,
+            hint=hint or f"{dry_run}, which shows the same rows at any size without computing them",
         )
 
 

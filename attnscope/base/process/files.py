@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError, FileError, OptionWarning
+from attnscope.base.spelling import spelled
 from attnscope.base.text import alternatives, shortened
 
 MOST_LINKS = 40
@@ -95,7 +96,9 @@ def check_file(
         if not streams or stat.S_ISSOCK(status.st_mode):
             raise FileError(f"{name} is not a regular file.", hint=inside)
         if stat.S_ISBLK(status.st_mode) and not force:
-            raise FileError(f"{name} is a disk.", hint="a file; or --force to write over the disk")
+            raise FileError(
+                f"{name} is a disk.", hint=f"a file; or {spelled(force=True)} to write over the disk"
+            )
         if _descriptor(path) is None and not os.access(path, os.W_OK):
             raise FileError(f"no permission to write to {name}.")
         return
@@ -320,7 +323,7 @@ class FileThereError(FileError):
 
 def _there_already(path: Path) -> FileThereError:
     return FileThereError(
-        f"{_named(path)} already exists.", hint="another name, or --force to replace it"
+        f"{_named(path)} already exists.", hint=f"another name, or {spelled(force=True)} to replace it"
     )
 
 

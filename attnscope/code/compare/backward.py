@@ -11,6 +11,7 @@ import torch
 from attnscope.base.errors import SizeError, SourceError, first_line
 from attnscope.base.process.default_dtype import default_dtype
 from attnscope.base.process.random_state import seed_torch
+from attnscope.base.spelling import spelled
 from attnscope.code.compare.divergence.find_divergences import slightly_larger
 from attnscope.code.compare.divergence.first_difference import difference, numbers, usual_gap
 from attnscope.code.compare.result import ComparedGradient
@@ -96,7 +97,7 @@ def _gradients(
         found = torch.autograd.grad(out, variables, direction, allow_unused=True)
     except (RuntimeError, SourceError) as error:
         message = f"{side.title} has no gradients: {first_line(error).rstrip('.')}."
-        raise SourceError(message, hint="leave out --backward") from error
+        raise SourceError(message, hint=f"leave out {spelled(backward=True)}") from error
     gradients = [
         torch.zeros_like(tensor) if each is None else each
         for tensor, each in zip(variables, found, strict=True)

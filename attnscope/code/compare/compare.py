@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import OptionError
 from attnscope.base.options import Texts, check_kind, inputs_of, is_code, with_keywords
 from attnscope.base.process.progress import Progress, silent
+from attnscope.base.spelling import spelled
 from attnscope.code.compare.options import (
     REFERENCES,
     ComparedArguments,
@@ -99,7 +100,8 @@ def _compare_models(
         return compare_maps(a, b, texts[0], other_text=other, dtype=dtype, **options)
     if dtype is not None:
         raise OptionError(
-            "--dtype is for runs, and weights are compared as they are stored.", hint='--text "…"'
+            f"{spelled('dtype')} is for runs, and weights are compared as they are stored.",
+            hint=spelled(text="…"),
         )
     from attnscope.model.weights.compare_checkpoints import compare_checkpoints
 

@@ -13,6 +13,7 @@ from attnscope.base.options import check_kind, is_code
 from attnscope.base.process.devices import check_seed
 from attnscope.base.process.progress import Progress, stage
 from attnscope.base.process.random_state import kept_global_random_state
+from attnscope.base.spelling import spelled, spelled_any
 from attnscope.base.text import described, nearest
 from attnscope.code.compare.options import (
     REFERENCES,
@@ -63,7 +64,10 @@ def compare_code(
         sides = f"{name} is not one" if other is None else f"neither {name_of(other)} nor {name} is one"
         check_kind(["code"], [models], f", and {sides}")
     if pairing.map and pairing.weights == "own":
-        raise OptionError("--map says which weights are the same, and --weights own that none are.")
+        raise OptionError(
+            f"{spelled('map')} says which weights are the same, and {spelled('weights', 'own')}"
+            " that none are."
+        )
     forget_places()
     with kept_global_random_state():
         if is_reference:
@@ -81,7 +85,9 @@ def _with_reference(
     Without a reference, it is `mha` if the code has projections, and else `sdpa`.
     """
     if pairing.weights == "own":
-        raise OptionError("--weights own is for two modules, and a reference has no weights of its own.")
+        raise OptionError(
+            f"{spelled('weights', 'own')} is for two modules, and a reference has no weights of its own."
+        )
     with stage(progress, "building both sides …"):
         pairing = _completed(pairing, code)
         first, second, copies = paired(reference, code, pairing)
@@ -91,7 +97,7 @@ def _with_reference(
         result = _with_other_numbers_of_keys(result, (reference, code), pairing, "b")
     causes = {each.cause for each in result.divergences or ()}
     if "causal" not in pairing.options and "mask added" in causes:
-        result.notices.append(f"--causal hides later keys in {first.title}, too")
+        result.notices.append(f"{spelled('causal')} hides later keys in {first.title}, too")
     result.notices += _aligned(result, reference, code, pairing)
     return result
 
@@ -134,7 +140,7 @@ def _with_layer(
 def _warn_if_nothing_is_drawn(pairing: Pairing, *sides: Side) -> None:
     """Say that the distribution of drawn inputs has no effect, where no input is drawn."""
     unused = pairing.draw is not None and not any(side.drawn for side in sides)
-    warn_unused([(unused, "--draw", "no input is drawn")])
+    warn_unused([(unused, "draw", "no input is drawn")])
 
 
 def _pairing(
@@ -142,14 +148,17 @@ def _pairing(
 ) -> Pairing:
     """Read the options of a comparison of code."""
     if arguments.weights not in (None, "own", "same"):
-        raise OptionError(f"--weights is {arguments.weights!r}.", hint="--weights own or same")
+        raise OptionError(
+            f"{spelled('weights')} is {arguments.weights!r}.",
+            hint=spelled_any("weights", ["own", "same"]),
+        )
     return Pairing(
         init=arguments.init or (),
         inputs=() if arguments.inputs is None else arguments.inputs,
         where=list(arguments.where or ()),
         call=arguments.call,
-        same=_pairs(arguments.same, "--same"),
-        map=_pairs(arguments.map, "--map"),
+        same=_pairs(arguments.same, "same"),
+        map=_pairs(arguments.map, "map"),
         weights=arguments.weights,
         options=_options_of(reference),
         backward=arguments.backward,
@@ -275,13 +284,13 @@ def _options_of(reference: Reference) -> dict[str, Any]:
     """Return the arguments of the textbook's function or module, with `causal`, `past` and `layout`."""
     corner, past, rope = reference.align, reference.past, reference.rope
     is_idle = not (reference.causal or rope)
-    why = "the reference has neither --causal nor --rope"
-    no_theta = "there are no rotary positions (--rope)"
+    why = f"the reference has neither {spelled('causal')} nor {spelled('rope')}"
+    no_theta = f"there are no rotary positions ({spelled('rope')})"
     warn_unused(
         [
-            (is_idle and corner is not None, "--align", why),
-            (is_idle and past is not None, "--past", why),
-            (reference.rope_theta is not None and not rope, "--rope-theta", no_theta),
+            (is_idle and corner is not None, "align", why),
+            (is_idle and past is not None, "past", why),
+            (reference.rope_theta is not None and not rope, "rope_theta", no_theta),
         ]
     )
     softcap, theta = stages_of(reference.scale, reference.softcap, rope, reference.rope_theta)
@@ -313,7 +322,7 @@ def _aligned(result: Comparison, reference: str | None, code: Any, pairing: Pair
         other = next(each for each in Corner if each != corner)
         again = replace(pairing, options=options | {"align": other}, backward=False)
         if comparison_of(*paired(reference, code, again), again, part="b").is_equal:
-            yield f"with --align {other}, both are equal"
+            yield f"with {spelled('align', other)}, both are equal"
 
 
 def _index(layer: int | str | None, model: Any) -> int:
@@ -325,8 +334,9 @@ def _index(layer: int | str | None, model: Any) -> int:
     if near and not os.path.exists(model):
         raise OptionError(f"{model!r} is neither a reference nor code.", hint=near)
     if not text.isdecimal():
-        problem = f"--layer {text} is not one layer" if text else f"{name_of(model)} has several layers"
-        raise OptionError(f"{problem}, and the code is compared with one.", hint="--layer 0")
+        is_wrong = f"{spelled('layer', text)} is not one layer"
+        problem = is_wrong if text else f"{name_of(model)} has several layers"
+        raise OptionError(f"{problem}, and the code is compared with one.", hint=spelled(layer=0))
     return int(text)
 
 
@@ -344,6 +354,9 @@ def _pairs(texts: Sequence[str] | None, option: str) -> Mapping[str, str]:
     for text in texts or ():
         name, equals, other = (part.strip() for part in text.partition("="))
         if not (name and equals and other):
-            raise OptionError(f"{option} {text!r} is not a pair of names.", hint=f"{option} NAME=NAME")
+            raise OptionError(
+                f"{spelled(option)} {text!r} is not a pair of names.",
+                hint=spelled(**{option: "NAME=NAME"}),
+            )
         pairs[name] = other
     return pairs

@@ -12,6 +12,7 @@ import torch
 import attnscope
 from attnscope.base.errors import SizeError, SourceError
 from attnscope.base.process.files import shown_path
+from attnscope.base.spelling import spelled
 from attnscope.code.compare.axes import axes_of, index_of, place_of, sizes_of, with_stated_names
 from attnscope.code.compare.backward import compared_gradients
 from attnscope.code.compare.causes import ANY, N_CAUSES
@@ -240,7 +241,7 @@ def _check_axes(examination: Examination, a: Side, b: Side) -> None:
         f" and {other.title} along axis {len(shape) + last} ({shape[last]}).",
         hint="inputs that are arranged for it"
         if not first.has_batch_second
-        else f"batch_first=True where {first.title} is built (--init, if it is a class),"
+        else f"batch_first=True where {first.title} is built ({spelled('init')}, if it is a class),"
         " or inputs that are arranged for it",
     )
 
@@ -256,7 +257,7 @@ def _error_of_shapes(
         where = f"{axis} is {a[place]} and {b[place]}, and so they are not comparable"
     return SizeError(
         f"{name} is {first} in {of_a}, and {second} in {of_b}: {where}.",
-        hint="the same sizes for both: --init, --input",
+        hint=f"the same sizes for both: {spelled('init')}, {spelled('inputs')}",
     )
 
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from attnscope.base.errors import OptionError, SizeError
 from attnscope.base.sizes import Sizes, called, check_sizes, shape_of
+from attnscope.base.spelling import spelled
 from attnscope.code.load.specs import (
     NAME,
     Computed,
@@ -63,8 +64,8 @@ class Where:
         if size.denominator != 1:
             known = ", ".join(f"{other} is {sizes[other]}" for other in self.names if other != name)
             raise SizeError(
-                f"--where {self.text}: {known}, and so {name} would be {float(size):.4g}, which is"
-                " not a whole number."
+                f"{spelled('where', self.text)}: {known}, and so {name} would be {float(size):.4g},"
+                " which is not a whole number."
             )
         check_sizes({name: int(size)})
         return name, int(size)
@@ -100,8 +101,8 @@ class Where:
         shown = str(value) if value.denominator == 1 else f"{float(value):.4g}"
         equals = f" = {shown}" if numbers != shown else ""
         return SizeError(
-            f"--where {self.text} does not hold: {self.name} is {sizes[self.name]},"
-            f" and {right} is {numbers}{equals}."
+            f"{spelled('where', self.text)} does not hold: {self.name} is {sizes[self.name]}, and"
+            f" {right} is {numbers}{equals}."
         )
 
 
@@ -113,11 +114,17 @@ def read_where(text: str) -> Where:
     value = parse_expression(right, longest=len(right))
     if value is None or not all(re.fullmatch(rf"{NAME}|[0-9]{{1,19}}", factor) for factor in factors):
         raise OptionError(
-            f"--where {text.strip() or '(nothing)'} is not of the form NAME=EXPRESSION, with names and"
-            " numbers joined by * / + -.",
-            hint="--where d_feat=n_head*d_head, or --where n_distance=2*n-1",
+            f"{spelled('where', text.strip() or '(nothing)')} is not of the form NAME=EXPRESSION,"
+            " with names and numbers joined by * / + -.",
+            hint=f"{spelled(where='d_feat=n_head*d_head')}, or {spelled(where='n_distance=2*n-1')}",
         )
-    check_sizes({f"{factor} in --where {text}": int(factor) for factor in factors if factor.isdecimal()})
+    check_sizes(
+        {
+            f"{factor} in {spelled('where', text)}": int(factor)
+            for factor in factors
+            if factor.isdecimal()
+        }
+    )
     return Where(name, value, text)
 
 
@@ -160,9 +167,9 @@ def agree_on_sizes(
     axes = [axis.name for _, tensor in tensors for axis in tensor.axes or () if axis.name]
     bounds = [tensor.high for _, tensor in tensors if isinstance(tensor.high, str)]
     in_equations = [name for equation in where for name in equation.names]
-    constructed = [(f"--init {name}", name, value) for name, value in init.items()]
+    constructed = [(("init", name), name, value) for name, value in init.items()]
     passed = [
-        (f"--input {each.label}", each.label, each.value)
+        (("inputs", each.label), each.label, each.value)
         for each in inputs
         if not isinstance(each.value, Same)
     ]
@@ -195,10 +202,10 @@ def agree_on_sizes(
     for name, place, size in [*numbers, *literals]:
         values_of[name].add(size)
         if name in shared:
-            sizes.learn(name, size, f"{place} says that {name} is {size}")
+            sizes.learn(name, size, f"{spelled(*place)} says that {name} is {size}")
     specified = {name for name in shared if name in sizes}
     for name in shared & set(defaults):
-        hint = f"{option} {name}={sizes.get(name, EXAMPLE)}"
+        hint = spelled(**{option: f"{name}={sizes.get(name, EXAMPLE)}"})
         sizes.learn(name, defaults[name], f"{title} has {name} {defaults[name]} by default", note=hint)
     _solve(sizes, where, shared)
     _check_all_known(sizes, inputs, where)
@@ -237,7 +244,9 @@ def _learn_axes(sizes: Sizes, label: str, tensor: TensorSpec) -> None:
     for axis in tensor.axes or ():
         if axis.name and axis.size:
             check_sizes({axis.name: axis.size})
-            sizes.learn(axis.name, axis.size, f"--input {label} says that {axis.name} is {axis.size}")
+            sizes.learn(
+                axis.name, axis.size, f"{spelled('inputs', label)} says that {axis.name} is {axis.size}"
+            )
     file = tensor.file
     if not file or tensor.axes is None:
         return
@@ -247,7 +256,7 @@ def _learn_axes(sizes: Sizes, label: str, tensor: TensorSpec) -> None:
     if len(tensor.axes) != len(file.shape):
         axes = "1 axis" if len(tensor.axes) == 1 else f"{len(tensor.axes)} axes"
         raise SizeError(
-            f"{called(file)} is {shape_of(file)}, but --input {label} names {axes}: {names}."
+            f"{called(file)} is {shape_of(file)}, but {spelled('inputs', label)} names {axes}: {names}."
         )
     for place, (axis, size) in enumerate(zip(tensor.axes, file.shape, strict=True)):
         where = f"axis {place} of {shape_of(file)}"
@@ -255,7 +264,8 @@ def _learn_axes(sizes: Sizes, label: str, tensor: TensorSpec) -> None:
             sizes.learn(axis.name, size, f"{called(file)} has {axis.name} {size} ({where})")
         elif axis.size != size:
             raise SizeError(
-                f"{called(file)} has size {size} on {where}, but --input {label} says {axis.size}."
+                f"{called(file)} has size {size} on {where}, but {spelled('inputs', label)} says"
+                f" {axis.size}."
             )
 
 
@@ -271,7 +281,9 @@ def _solve(sizes: Sizes, where: Sequence[Where], names: set[str]) -> None:
         for equation in where:
             found = equation.solve(known())
             if found:
-                sizes.learn(*found, f"--where {equation.text} says that {found[0]} is {found[1]}")
+                sizes.learn(
+                    *found, f"{spelled('where', equation.text)} says that {found[0]} is {found[1]}"
+                )
 
 
 def _check_all_known(sizes: Sizes, inputs: Sequence[Argument], where: Sequence[Where]) -> None:
@@ -280,33 +292,35 @@ def _check_all_known(sizes: Sizes, inputs: Sequence[Argument], where: Sequence[W
             axes = tensor.axes or ()
             for unknown in [axis.name for axis in axes if axis.name and axis.name not in sizes]:
                 texts = [f"{axis}:{EXAMPLE}" if axis.name == unknown else axis.text for axis in axes]
-                option = "--input " + (f"{argument.name}=" if argument.name else "")
+                spec = ",".join(texts) if label == argument.label else f"(…{','.join(texts)}…)"
                 raise SizeError(
                     f"the axis {unknown} of {label} has no size.",
-                    hint=option
-                    + (",".join(texts) if label == argument.label else f"(…{','.join(texts)}…)"),
+                    hint=spelled(inputs=f"{argument.name}={spec}" if argument.name else spec),
                 )
             if isinstance(tensor.high, str) and tensor.high not in sizes:
                 raise SizeError(
                     f"{label}: {tensor.high}, the upper bound of its values, has no size.",
-                    hint=f"a number: --input {label}=…<100",
+                    hint=f"a number: {spelled(inputs=f'{label}=…<100')}",
                 )
     for equation in where:
         if equation.follows_from_itself and equation.name not in sizes:
             raise SizeError(
-                f"--where {equation.text}: {equation.name} follows from itself, and has no size.",
-                hint=f"what it follows from, such as --where {equation.name}=2*m",
+                f"{spelled('where', equation.text)}: {equation.name} follows from itself, and has no"
+                " size.",
+                hint=f"what it follows from, such as {spelled(where=f'{equation.name}=2*m')}",
             )
         names = [name for name in equation.names if name not in sizes]
         if names:
             verb = "have" if len(names) > 1 else "has"
             raise SizeError(
-                f"--where {equation.text}: {' and '.join(names)} {verb} no size.",
+                f"{spelled('where', equation.text)}: {' and '.join(names)} {verb} no size.",
                 hint="an equation gives the size of one name, which must occur in it once",
             )
 
 
-def _check_computed(sizes: Sizes, computed: Iterable[tuple[str, str | None, Computed]]) -> None:
+def _check_computed(
+    sizes: Sizes, computed: Iterable[tuple[tuple[str, str], str | None, Computed]]
+) -> None:
     """Check that numbers are computed from known sizes, and are whole."""
     for place, name, each in computed:
         unknown = sorted(word for word in each.value.words if word not in sizes)
@@ -314,10 +328,10 @@ def _check_computed(sizes: Sizes, computed: Iterable[tuple[str, str | None, Comp
             raise not_a_value(place, name, each.text, "neither a Python value nor the name of a size")
         if unknown:
             raise SizeError(
-                f"{place}: {unknown[0]} in {each.text} has no size.",
-                hint=f"--where {unknown[0]}={EXAMPLE}, or the name of an axis or argument",
+                f"{spelled(*place)}: {unknown[0]} in {each.text} has no size.",
+                hint=f"{spelled(where=f'{unknown[0]}={EXAMPLE}')}, or the name of an axis or argument",
             )
         try:
             each.size({word: sizes[word] for word in each.value.words})
         except SizeError as error:
-            raise SizeError(f"{place}: {error.message}") from error
+            raise SizeError(f"{spelled(*place)}: {error.message}") from error

@@ -14,6 +14,7 @@ from itertools import permutations
 from typing import Any
 
 from attnscope.base.errors import SourceError, first_line
+from attnscope.base.spelling import spelled
 from attnscope.code.load.signatures import VARIADIC, signature_of
 
 
@@ -46,8 +47,8 @@ def copy_of(value: Any, changes: Mapping[str, Any]) -> Any:
     except Exception as error:
         raise SourceError(
             f"cannot copy {type(value).__name__}, which must stay unchanged: {first_line(error)}.",
-            hint="a specification, such as --init config=module:Config(…), which constructs it for"
-            " each run",
+            hint=f"a specification, such as {spelled(init='config=module:Config(…)')}, which"
+            " constructs it for each run",
         ) from error
     if not changes:
         return copy

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError, SourceError, is_out_of_memory
+from attnscope.base.spelling import spelled
 from attnscope.code.load.signatures import VARIADIC
 
 if TYPE_CHECKING:
@@ -130,15 +131,16 @@ def _check_arguments(loaded: Loaded, names: Sequence[str]) -> None:
     needed = _needed(loaded, names)
     takes = f"{loaded.name} takes {', '.join(parameters) or 'no arguments'}"
     if unknown:
-        raise OptionError(f"{takes}, and not {unknown[0]}.", hint=f"--init {(needed or ['NAME'])[0]}=…")
-    if needed:
-        of_init, of_input = (
-            " ".join(f"{flag} {name}=…" for name in needed) for flag in ("--init", "--input")
-        )
         raise OptionError(
-            f"{takes}: a mask is a function of b, h, q_idx and kv_idx, or makes one from --init.",
-            hint=f"def mask(b, h, q_idx, kv_idx); or {of_init}; or, if it computes attention,"
-            f" {of_input}",
+            f"{takes}, and not {unknown[0]}.", hint=spelled(init=f"{(needed or ['NAME'])[0]}=…")
+        )
+    if needed:
+        values = [f"{name}=…" for name in needed]
+        raise OptionError(
+            f"{takes}: a mask is a function of b, h, q_idx and kv_idx, or makes one from"
+            f" {spelled('init')}.",
+            hint=f"def mask(b, h, q_idx, kv_idx); or {spelled(init=values)}; or, if it computes"
+            f" attention, {spelled(inputs=values)}",
         )
 
 

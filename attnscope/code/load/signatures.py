@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError, SourceError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import alternatives
 from attnscope.base.units import counted
 from attnscope.code.load.load import Loaded
@@ -64,7 +65,8 @@ def callee(loaded: Loaded, call: str | None) -> Callee:
     owner = target if isinstance(target, type) else None
     if owner is None and call is not None:
         raise OptionError(
-            f"{loaded.name} is not a class, so it has no method {call} to call.", hint="leave out --call"
+            f"{loaded.name} is not a class, so it has no method {call} to call.",
+            hint=f"leave out {spelled('call')}",
         )
     parent = _class_around(loaded)
     if parent and isinstance(inspect.getattr_static(parent, name, None), FunctionType):
@@ -77,14 +79,14 @@ def callee(loaded: Loaded, call: str | None) -> Callee:
         raise SourceError(
             f"{owner.__name__} has no forward and no __call__; its methods are"
             f" {', '.join(methods) or 'none'}.",
-            hint=f"--call {methods[0]}" if methods else None,
+            hint=spelled(call=methods[0]) if methods else None,
         )
     if call is not None and not callable(getattr(owner, call, None)):
         methods = _methods(owner)
         near = get_close_matches(call, methods, n=1) or methods[:1]
         raise OptionError(
             f"{owner.__name__} has no method {call}; its methods are {', '.join(methods) or 'none'}.",
-            hint=f"--call {near[0]}" if near else None,
+            hint=spelled(call=near[0]) if near else None,
         )
     title = call or default or ""
     return Callee(target, owner, call, title, _method_signature(owner, title))
@@ -125,16 +127,17 @@ def check_arguments(
     signature: Signature | None,
     n_positional: int,
     names: Collection[str],
-    option: str,
+    option: tuple[str, ...] | None,
     example: Callable[[list[str]], str] | None = None,
 ) -> None:
     """Check that arguments match a signature.
 
-    `option` passes them: `--init`, or `--init config` for a construction in that argument. `example`
-    returns a hint with examples of missing arguments.
+    `option` passes them: `init`, or `init`, `config` for a construction in that argument; None: a
+    call does. `example` returns a hint with examples of missing arguments.
     """
     if signature is None:
         return
+    named = spelled(*option) if option else "this call"
     shown = f"{title}{_bare(signature)}"
     shown = shown if len(shown) <= MAX_SIGNATURE else f"{title}(…)"
     parameters = signature.parameters
@@ -149,18 +152,18 @@ def check_arguments(
         free = [p for p in by_name if p not in {*names, *positional} and parameters[p].default is EMPTY]
         near = near or (free if len(free) == 1 else [])
         raise OptionError(
-            f"{shown} has no {unknown[0]}.", hint=f"{option} {near[0]}=…" if near else None
+            f"{shown} has no {unknown[0]}.", hint=given(option, f"{near[0]}=…") if near else None
         )
     twice = [name for name in names if name in positional]
     if twice:
         raise OptionError(
-            f"{shown} gets {twice[0]} twice from {option}: by position and by name.",
-            hint=f"a name in every {option}",
+            f"{shown} gets {twice[0]} twice from {named}: by position and by name.",
+            hint=f"a name in every {named}",
         )
     if len(positional) < n_positional:
         raise OptionError(
             f"{shown} takes {counted(len(positional), 'positional argument')},"
-            f" but {option} gives {n_positional}."
+            f" but {named} gives {n_positional}."
         )
     missing = [
         p.name
@@ -169,7 +172,7 @@ def check_arguments(
     ]
     if missing:
         raise OptionError(
-            f"{shown} needs {alternatives(missing, 'and')}, which {option} does not give.",
+            f"{shown} needs {alternatives(missing, 'and')}, which {named} does not give.",
             hint=example(missing)
             if example
             else f"{title}({', '.join(f'{each}=…' for each in missing)})",
@@ -178,6 +181,13 @@ def check_arguments(
         signature.bind(*[None] * n_positional, **dict.fromkeys(names))
     except TypeError as error:
         raise OptionError(f"{shown}: {error}.") from error
+
+
+def given(option: tuple[str, ...] | None, text: str) -> str:
+    """Write an argument in its option: `--init`, or `--init config` for one of a construction."""
+    if option is None:
+        return text
+    return f"{spelled(*option)} {text}" if option[1:] else spelled(**{option[0]: text})
 
 
 def positional_names(signature: Signature | None, n_positional: int) -> list[str]:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from attnscope.base.errors import OptionError, SizeError
 from attnscope.base.sizes import check_sizes
+from attnscope.base.spelling import spelled
 from attnscope.base.tensor_files import COMPLEX, FORMATS, TensorFile, open_tensor
 from attnscope.base.tensor_files import DTYPES as REAL
 from attnscope.code.load.configurations import settings_of
@@ -200,8 +201,10 @@ def read_init(text: str) -> tuple[str, Value]:
     """Parse `--init`: the name and value of an argument."""
     name, value = _named(text)
     if name is None:
-        raise OptionError(f"--init {text} does not name an argument.", hint=f"--init NAME={text}")
-    return name, _value(f"--init {name}", name, value)
+        raise OptionError(
+            f"{spelled('init', text)} does not name an argument.", hint=spelled(init=f"NAME={text}")
+        )
+    return name, _value(("init", name), name, value)
 
 
 def read_input(text: str) -> tuple[str | None, Input]:
@@ -219,7 +222,7 @@ def _named(text: str) -> tuple[str | None, str]:
 # Values
 
 
-def _value(place: str, name: str | None, text: str) -> Value:
+def _value(place: tuple[str, str], name: str | None, text: str) -> Value:
     """Parse a Python value or a construction."""
     literal = _literal(text)
     if literal:
@@ -239,20 +242,27 @@ def _value(place: str, name: str | None, text: str) -> Value:
 
 
 def not_a_value(
-    place: str, name: str | None, text: str, what: str = "not a Python value"
+    place: tuple[str, str], name: str | None, text: str, what: str = "not a Python value"
 ) -> OptionError:
-    """Return the error for a text that is not a Python value; its hint is the one that may be meant."""
+    """Return the error for a text that is not a Python value; its hint is the one that may be meant.
+
+    Args:
+        place: the option that has the text, and the name of the argument.
+        name: the name of the value in it.
+        text: the text.
+        what: what it is.
+    """
     literal_text = MEANT.get(text.lower())
     if literal_text is None:
         literal_text = f"'{text}'" if re.fullmatch(r"[\w.-]+", text) else "VALUE"
     hint = f"{name}={literal_text}" if name else literal_text
     return OptionError(
-        f"{place}: {text or 'nothing'} is {what}.",
-        hint=f'--init "{hint}"' if place == f"--init {name}" else hint,
+        f"{spelled(*place)}: {text or 'nothing'} is {what}.",
+        hint=spelled(init=hint) if place == ("init", name) else hint,
     )
 
 
-def _display(place: str, text: str) -> CollectionSpec | None:
+def _display(place: tuple[str, str], text: str) -> CollectionSpec | None:
     """Parse a dictionary, list or tuple of values; return None for any other text."""
     kinds: dict[str, type] = {"{}": dict, "[]": list, "()": tuple}
     kind = kinds.get(text[:1] + text[-1:])
@@ -266,7 +276,9 @@ def _display(place: str, text: str) -> CollectionSpec | None:
         key_text, *rest = _split(part, ":")
         key = _literal(key_text.strip())
         if not isinstance(key, Plain) or not rest:
-            raise OptionError(f"{place}: {part} is not an item of a dictionary.", hint='{"NAME": VALUE}')
+            raise OptionError(
+                f"{spelled(*place)}: {part} is not an item of a dictionary.", hint='{"NAME": VALUE}'
+            )
         members.append((key.value, _value(place, str(key.value), ":".join(rest).strip())))
     return CollectionSpec(kind, tuple(members))
 
@@ -333,16 +345,16 @@ def _input(name: str | None, text: str, label: str) -> Input:
     match = CONSTRUCTION.fullmatch(text)
     is_construction = match is not None and match[2] is not None  # such as torch.nn:Dropout(0.1)
     if is_construction or text.startswith(("{", "[")):
-        return _value(f"--input {label}", name, text)
+        return _value(("inputs", label), name, text)
     if not text.startswith("(") or re.match(r"\(\s*\)", text):
         return _tensor(label, text)
     members = _split(text[1:-1], ";") if text.endswith(")") else []
     if len(members) < 2:
         inside = text[1:].partition(")")[0]
         raise OptionError(
-            f"--input {label}: {text} is neither a tensor's axes, which need no parentheses,"
-            " nor a tuple of tensors, which are separated by semicolons.",
-            hint=f'--input {label}={inside}, or --input "{label}=({inside};)"',
+            f"{spelled('inputs', label)}: {text} is neither a tensor's axes, which need no"
+            " parentheses, nor a tuple of tensors, which are separated by semicolons.",
+            hint=f"{spelled(inputs=f'{label}={inside}')}, or {spelled(inputs=f'{label}=({inside};)')}",
         )
     if not members[-1].strip():
         members.pop()
@@ -369,20 +381,22 @@ def _tensor(label: str, text: str) -> TensorSpec:
     if at and at not in DTYPES and (os.path.exists(at) or re.search(r"\W", at)):
         if high is not None:
             raise OptionError(
-                f"--input {label}: the values come from {at}, and are not drawn below {high}.",
-                hint=f"--input {label}={axes_text}@{at}",
+                f"{spelled('inputs', label)}: the values come from {at}, and are not drawn below"
+                f" {high}.",
+                hint=spelled(inputs=f"{label}={axes_text}@{at}"),
             )
         return TensorSpec(axes, file=open_tensor(label, at, allow_complex=True))
     if axes is None:
         raise OptionError(
-            f"--input {label}: {text or 'nothing'} names no axes.",
-            hint=f"--input {label}=n:48,d:64 for a matrix, --input {label}=()@float32 for a scalar",
+            f"{spelled('inputs', label)}: {text or 'nothing'} names no axes.",
+            hint=f"{spelled(inputs=f'{label}=n:48,d:64')} for a matrix,"
+            f" {spelled(inputs=f'{label}=()@float32')} for a scalar",
         )
     if at is not None and at not in DTYPES:
-        near = get_close_matches(at, DTYPES, n=1)
+        meant = next(iter(get_close_matches(at, DTYPES, n=1)), "float32")
         raise OptionError(
-            f"--input {label}: {at or 'nothing'} is neither a dtype nor a file.",
-            hint=f"--input {label}={axes_text}@{near[0] if near else 'float32'}, or a file that ends in"
+            f"{spelled('inputs', label)}: {at or 'nothing'} is neither a dtype nor a file.",
+            hint=f"{spelled(inputs=f'{label}={axes_text}@{meant}')}, or a file that ends in"
             f" {', '.join(FORMATS)}",
         )
     return TensorSpec(axes, *_dtype_and_bound(label, axes_text, at, high))
@@ -395,46 +409,51 @@ def _dtype_and_bound(
     if high is None:
         if dtype in BELOW:
             raise OptionError(
-                f"--input {label}: random values of {dtype} need an upper bound.",
-                hint=f"--input {label}={axes}@{dtype}<100",
+                f"{spelled('inputs', label)}: random values of {dtype} need an upper bound.",
+                hint=spelled(inputs=f"{label}={axes}@{dtype}<100"),
             )
         return dtype, None
     dtype = dtype or "int64"
     if dtype not in BELOW:
         raise OptionError(
-            f"--input {label}: {dtype} is not an integer dtype, so its values cannot be drawn"
-            f" below {high}.",
-            hint=f"--input {label}={axes}<{high}, or with @ one of {', '.join(BELOW)}",
+            f"{spelled('inputs', label)}: {dtype} is not an integer dtype, so its values cannot be"
+            f" drawn below {high}.",
+            hint=f"{spelled(inputs=f'{label}={axes}<{high}')}, or with @ one of {', '.join(BELOW)}",
         )
     if not re.fullmatch(rf"{NAME}|-?[0-9]{{1,1000}}", high):
         raise OptionError(
-            f"--input {label}: {high or 'nothing'} is neither a whole number nor the name of a size.",
-            hint=f"--input {label}={axes}<100",
+            f"{spelled('inputs', label)}: {high or 'nothing'} is neither a whole number nor the name"
+            " of a size.",
+            hint=spelled(inputs=f"{label}={axes}<100"),
         )
     if re.fullmatch(NAME, high):
         return dtype, high
     check_sizes({f"the upper bound of {label}": int(high)})
     if int(high) > BELOW[dtype]:
         raise OptionError(
-            f"--input {label}: not all whole numbers below {high} fit into {dtype}.",
-            hint=f"--input {label}={axes}@int64<{high}",
+            f"{spelled('inputs', label)}: not all whole numbers below {high} fit into {dtype}.",
+            hint=spelled(inputs=f"{label}={axes}@int64<{high}"),
         )
     return dtype, int(high)
 
 
 def _axes_hint(label: str, text: str) -> str:
     """Show how axes are written, with the user's own if a text lists some: `2x3`, `2 3`, `n d`."""
-    start = "--input " if label == "input" else f"--input {label}=" if label.isidentifier() else ""
+
+    def written(axes: str) -> str:
+        name = "" if label == "input" else f"{label}="
+        return spelled(inputs=f"{name}{axes}") if label.isidentifier() else axes
+
     parts = re.split(r"\s*[x×X*;/|,]\s*(?=\d)|[;\s]+", text.strip("[](){} "))
     if not all(re.fullmatch(rf"({NAME}:)?\d{{1,9}}|{NAME}", part) for part in parts) or len(parts) < 2:
         is_text = re.fullmatch(r"[^\W\d][^\d:=,]*", text)
-        string = f"; a string is quoted: {start}\"'{text}'\"" if is_text else ""
-        return f"names, sizes or both, separated by commas: {start}n:2,d:3{string}"
-    axes = f"{start}{','.join(parts)}"
+        string = f"; a string is quoted: {written(repr(text))}" if is_text else ""
+        return f"names, sizes or both, separated by commas: {written('n:2,d:3')}{string}"
+    axes = written(",".join(parts))
     if len(parts) > len(AXIS_NAMES) or not all(part.isdecimal() for part in parts):
         return axes
     named = (f"{name}:{size}" for name, size in zip(AXIS_NAMES[-len(parts) :], parts, strict=True))
-    return f"{axes}, or with names {start}{','.join(named)}"
+    return f"{axes}, or with names {written(','.join(named))}"
 
 
 def _axis(label: str, place: int, text: str) -> AxisSpec:
@@ -444,7 +463,7 @@ def _axis(label: str, place: int, text: str) -> AxisSpec:
         return AxisSpec(str(value), None, value)
     if not match:
         raise OptionError(
-            f"--input {label}: {text or 'nothing'} is not an axis.",
+            f"{spelled('inputs', label)}: {text or 'nothing'} is not an axis.",
             hint=_axes_hint(label, text),
         )
     if match[3]:

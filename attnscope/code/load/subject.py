@@ -16,6 +16,7 @@ from attnscope.base.dtypes import CASTS, DTYPES, FLOATS
 from attnscope.base.errors import OptionError, dtype_hint
 from attnscope.base.options import Texts
 from attnscope.base.process.random_state import seed_torch
+from attnscope.base.spelling import spelled
 from attnscope.code.load.agreement import Argument, Where, agree_on_sizes, read_where
 from attnscope.code.load.construct import construct, draw, draw_like, make_value, shape_in
 from attnscope.code.load.examples import Example
@@ -25,6 +26,7 @@ from attnscope.code.load.signatures import (
     Callee,
     callee,
     check_arguments,
+    given,
     integer_defaults,
     positional_names,
     signature_of,
@@ -318,23 +320,24 @@ def read_subject(
     if dtype not in FLOATS:
         raise OptionError(f"{dtype!r} is not a dtype to run in.", hint=dtype_hint(dtype, FLOATS))
     target = callee(loaded, call)
-    init_values = _unique("--init", _read(init, read_init))
+    init_values = _unique(("init",), _read(init, read_init))
     if target.owner is None and init_values:
         raise OptionError(
-            f"{loaded.name} is not a class: nothing is constructed, so --init does not apply.",
-            hint=f"--input {next(iter(init_values))}=…",
+            f"{loaded.name} is not a class: nothing is constructed, so {spelled('init')} does not"
+            " apply.",
+            hint=spelled(inputs=f"{next(iter(init_values))}=…"),
         )
     named_inputs = _read(inputs, read_input)
     example = Example(target, init_values, named_inputs)
     if target.owner is not None:
         title, init_example = target.owner.__name__, example.of_constructor
-        check_arguments(title, target.parameters, 0, init_values, "--init", init_example)
+        check_arguments(title, target.parameters, 0, init_values, ("init",), init_example)
     for name, value in init_values.items():
-        _check_construction(value, f"--init {name}")
+        _check_construction(value, ("init", name))
 
-    names = _unique("--input", [(name, value) for name, value in named_inputs if name is not None])
+    names = _unique(("inputs",), [(name, value) for name, value in named_inputs if name is not None])
     n_positional = len(named_inputs) - len(names)
-    check_arguments(target.title, target.signature, n_positional, names, "--input", example.of_call)
+    check_arguments(target.title, target.signature, n_positional, names, ("inputs",), example.of_call)
     positional = iter(positional_names(target.signature, n_positional))
     arguments = [Argument(name or next(positional), name, value) for name, value in named_inputs]
 
@@ -352,7 +355,7 @@ def read_subject(
         arguments = [
             replace(each, value=_with_names(each.value, each.label, proposed)) for each in arguments
         ]
-    title, option = (target.owner.__name__, "--init") if target.owner else (target.title, "--input")
+    title, option = (target.owner.__name__, "init") if target.owner else (target.title, "inputs")
     in_axes = [
         Where(axis.name, axis.value, f"{axis.name}={axis.value}")
         for argument in arguments
@@ -456,19 +459,20 @@ def _same_objects(arguments: list[Argument], sizes: Collection[str]) -> list[Arg
     ]
 
 
-def _unique(option: str, pairs: list[tuple[str, T]]) -> dict[str, T]:
+def _unique(option: tuple[str, ...], pairs: list[tuple[str, T]]) -> dict[str, T]:
     """Return pairs as a dictionary; check that no name occurs twice."""
     by_name = dict(pairs)
     if len(by_name) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise OptionError(
-            f"{option} gives {twice} {names.count(twice)} times.", hint=f"{option} {twice}=… once"
+            f"{spelled(*option)} gives {twice} {names.count(twice)} times.",
+            hint=f"{given(option, f'{twice}=…')} once",
         )
     return by_name
 
 
-def _check_construction(value: Value, option: str) -> None:
+def _check_construction(value: Value, option: tuple[str, ...]) -> None:
     """Check that constructions among the arguments have the arguments that they take."""
     for _, each in nested(None, value):
         if isinstance(each, Construction) and each.arguments is not None:

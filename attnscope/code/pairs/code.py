@@ -16,6 +16,7 @@ import torch
 
 from attnscope.base.errors import AttnscopeError, OptionError, SizeError, SourceError
 from attnscope.base.options import Texts
+from attnscope.base.spelling import spelled
 from attnscope.base.units import counted
 from attnscope.code.load.examples import HEADS, WIDTH
 from attnscope.code.load.load import Loaded, load_target, title_of
@@ -72,7 +73,7 @@ def _fitting(
         return (), built_side(loaded, title, pairing)
     raise OptionError(
         f"the usual inputs do not fit {title}: {failure.message}",
-        hint="--input NAME=AXES for each input",
+        hint=f"{spelled(inputs='NAME=AXES')} for each input",
     )
 
 
@@ -86,7 +87,7 @@ def _with_shared(side: Side, roles: Collection[str]) -> Side:
             raise SizeError(
                 f"{names[0]} and {name} of {side.title} are {shapes[0]} and {shapes[1]}; the other side"
                 " takes one tensor for both.",
-                hint=f"--input {name}={names[0]}",
+                hint=spelled(inputs=f"{name}={names[0]}"),
             )
         side.inputs[name] = first
     return side

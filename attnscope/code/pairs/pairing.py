@@ -8,6 +8,7 @@ from typing import Any
 
 from attnscope.base.errors import OptionError
 from attnscope.base.options import Texts
+from attnscope.base.spelling import spelled
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ def matched(
             result[other] = name
         else:
             raise OptionError(
-                f"--same {name}={other}: {title} has the parameters {', '.join(needed)}; the other side"
-                f" gives {', '.join(offered)}."
+                f"{spelled('same', f'{name}={other}')}: {title} has the parameters"
+                f" {', '.join(needed)}; the other side gives {', '.join(offered)}."
             )
     lower = {each.lower(): each for each in offered}
     roles = {role: each for each in reversed(offered) if (role := role_of(each)) is not None}

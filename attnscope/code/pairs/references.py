@@ -13,6 +13,7 @@ from attnscope.attention.masks import causal
 from attnscope.attention.mha import MultiHeadAttention
 from attnscope.attention.sdpa import sdpa
 from attnscope.base.errors import OptionError, SizeError
+from attnscope.base.spelling import spelled
 from attnscope.code.pairs.implementation import Side, tensors_of
 from attnscope.code.pairs.pairing import PADDING, matched, role_of
 from attnscope.observe.operators.anatomy import Anatomy
@@ -38,7 +39,7 @@ def sdpa_side(
         raise OptionError(
             f"no input of {side.title} is known to be {', '.join(missing)} of sdpa: it has"
             f" {', '.join(tensors)}.",
-            hint=f"--same {missing[0]}={next(iter(tensors), 'x')}",
+            hint=spelled(same=f"{missing[0]}={next(iter(tensors), 'x')}"),
         )
     inputs = {name: tensors[pairs[name]] for name in NAMES[:3]}
     if has_columns:
@@ -48,7 +49,7 @@ def sdpa_side(
     elif all(_are_columns(anatomy, name) for name in ("Q", "K")):
         raise SizeError(
             f"the vectors of {side.title} are columns of its inputs, and those of sdpa are rows.",
-            hint="if that is meant: --layout columns",
+            hint=f"if that is meant: {spelled(layout='columns')}",
         )
     else:
         axis = _axis(side, anatomy, pairs["Q"], inputs["Q"], "sdpa")
@@ -81,7 +82,9 @@ def _are_columns(anatomy: Anatomy, name: str) -> bool:
 def mha_side(side: Side, anatomy: Anatomy, same: dict[str, str], options: dict[str, Any]) -> Side:
     """Return multi-head attention of the sizes of the other side, on what its projections receive."""
     if options.pop("layout", "rows") == "columns":
-        raise OptionError("--layout columns is for functions beside sdpa, and mha has rows.")
+        raise OptionError(
+            f"{spelled('layout', 'columns')} is for functions beside sdpa, and mha has rows."
+        )
     missing = [name for name in "QKV" if name not in anatomy.projections]
     if missing:
         raise OptionError(
@@ -219,7 +222,7 @@ def _axis(side: Side, anatomy: Anatomy, name: str, Q: torch.Tensor, title: str) 
     named = [f"{each}:{size}" for each, size in zip(names, shape, strict=False)]
     example = f"{name}={','.join([*named, str(shape[-1])])}"
     is_input = tensors_of(side).get(name) is Q
-    hints = [f"if that is meant, name the axes: --input {example}"] if is_input else []
+    hints = [f"if that is meant, name the axes: {spelled(inputs=example)}"] if is_input else []
     if side.has_batch_second:
         hints.insert(0, f"batch_first=True where {side.title} is built")
     raise SizeError(
@@ -250,9 +253,9 @@ def _offset(options: dict[str, Any], Q: torch.Tensor, K: torch.Tensor) -> int | 
     if "rope_theta" in options:
         if offset not in (0, n_K - n_Q):
             raise SizeError(
-                f"with --past {past}, rotary positions need {past} more keys than queries: n_Q is"
-                f" {n_Q}, and n_K is {n_K}.",
-                hint=f"--past {max(0, n_K - n_Q)}",
+                f"with {spelled('past', past)}, rotary positions need {past} more keys than queries:"
+                f" n_Q is {n_Q}, and n_K is {n_K}.",
+                hint=spelled(past=max(0, n_K - n_Q)),
             )
         options["align"] = "bottom-right" if offset else "top-left"
     return offset if options.pop("causal", False) else None

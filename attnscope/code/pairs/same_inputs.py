@@ -14,6 +14,7 @@ from attnscope.base.dtypes import FLOATS
 from attnscope.base.errors import OptionError
 from attnscope.base.options import Texts
 from attnscope.base.process.default_dtype import default_dtype
+from attnscope.base.spelling import spelled
 from attnscope.code.load.examples import HEADS, WIDTH
 from attnscope.code.load.load import Loaded, load_target, title_of
 from attnscope.code.load.signatures import Callee, callee, module_of
@@ -163,7 +164,7 @@ def with_weights_of(
     if source.module is None or target.module is None:
         if pairing.map:
             without = source if source.module is None else target
-            raise OptionError(f"--map is for weights, and {without.title} has none.")
+            raise OptionError(f"{spelled('map')} is for weights, and {without.title} has none.")
         return None
 
     def anatomy(side: Side) -> Anatomy:
@@ -231,7 +232,7 @@ def _second(
         raise OptionError(
             f"no input of {title_of(target)} ({', '.join(names)}) is one of {first.title}"
             f" ({', '.join(first.inputs)}).",
-            hint=f"--same {next(iter(first.inputs), 'x')}={names[0] if names else 'x'}",
+            hint=spelled(same=f"{next(iter(first.inputs), 'x')}={names[0] if names else 'x'}"),
         )
     specifications: dict[str, Any] = {name: first.inputs[other] for name, other in pairs.items()}
     own_pairing = replace(pairing, init=init, inputs=specifications | own_inputs)
@@ -265,8 +266,8 @@ def _split_init(targets: list[Loaded], init: Texts, call: str | None) -> list[Te
         takers = [i for i, names in enumerate(known) if names is None or name in names]
         if not takers:
             raise OptionError(
-                f"--init {name}: neither {targets[0].name} nor {targets[1].name} has a parameter of"
-                " that name."
+                f"{spelled('init', name)}: neither {targets[0].name} nor {targets[1].name} has a"
+                " parameter of that name."
             )
         for i in takers:
             result[i][name] = value

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.code.pairs.pairing import WeightCopy
 from attnscope.observe.operator_names import CONTRACTIONS
 from attnscope.observe.operators.anatomy import Anatomy, Projection, leaf
@@ -182,8 +183,8 @@ def copy_weights(
             by_role[name] = other
         else:
             raise OptionError(
-                f"--map {name}={other}: {titles[0]} has {', '.join(ours)}; {titles[1]} has"
-                f" {', '.join(theirs)}."
+                f"{spelled('map', f'{name}={other}')}: {titles[0]} has {', '.join(ours)};"
+                f" {titles[1]} has {', '.join(theirs)}."
             )
     shapes_a, shapes_b = ({name: each.shape for name, each in own.items()} for own in (ours, theirs))
     if shapes_a == shapes_b:
@@ -272,7 +273,7 @@ def _check_left(*sides: _Left) -> None:
                 raise OptionError(
                     f"{one.title} and {other.title} are not comparable: {which} {', '.join(near)} of"
                     f" {other.title}{verb} {name} of {one.title}?",
-                    hint=f"--map {near[0]}={name}",
+                    hint=spelled(map=f"{near[0]}={name}"),
                 )
 
 
@@ -302,7 +303,7 @@ def _copy_whole(
         shapes = ["×".join(map(str, each.shape)) for each in (source, target)]
         raise OptionError(
             f"{first} of {titles[0]} is {shapes[0]}, and {second} of {titles[1]} is {shapes[1]}.",
-            hint="--map NAME=NAME, with two weights of one shape",
+            hint=f"{spelled(map='NAME=NAME')}, with two weights of one shape",
         )
     target.data.copy_(source.data)
 
@@ -333,7 +334,7 @@ def _by_role(
             raise OptionError(
                 f"{role} is {shapes[0]} in {titles[0]} ({source.parameter}), and {shapes[1]}"
                 f" in {titles[1]} ({target.parameter}).",
-                hint="--map NAME=NAME, or sizes that agree",
+                hint=f"{spelled(map='NAME=NAME')}, or sizes that agree",
             )
         values = ours[source.parameter].data.reshape(-1)[source.elements.reshape(-1)]
         flat[target.elements.reshape(-1)] = values.to(flat.dtype)
@@ -381,7 +382,7 @@ def _others(
             raise OptionError(
                 f"{name} of {titles[1]} may be any of {', '.join(shaped)} of {titles[0]}: they have"
                 " one shape.",
-                hint=f"--map {name}={shaped[0]}",
+                hint=spelled(map=f"{name}={shaped[0]}"),
             )
         if choice:
             target.data.copy_(left[choice[0]].data)

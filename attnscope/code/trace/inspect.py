@@ -29,6 +29,7 @@ from attnscope.base.options import Distribution, with_keywords
 from attnscope.base.process import interrupt
 from attnscope.base.process.files import shown_path
 from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.spelling import spelled
 from attnscope.code.load.load import load_target, title_of
 from attnscope.code.trace.options import Arguments, Execution, KeptTensors, Scope
 from attnscope.code.trace.trials import Trials, needs_values
@@ -129,14 +130,16 @@ def inspect(
         no_draw = execution.draw is not None and not subject.draws_numbers
         warn_unused(
             [
-                (no_module, "--train", "no nn.Module is called or passed in"),
-                (no_memory, "--memory", "the code is not run with other sizes"),
-                (no_draw, "--draw", "no input is drawn"),
+                (no_module, "train", "no nn.Module is called or passed in"),
+                (no_memory, "memory", "the code is not run with other sizes"),
+                (no_draw, "draw", "no input is drawn"),
             ]
         )
         if device != "meta" and not is_live:
             check_memory(
-                subject.total_bytes(), device or "cpu", hint="--device meta, which needs no memory"
+                subject.total_bytes(),
+                device or "cpu",
+                hint=f"{spelled(device='meta')}, which needs no memory",
             )
     n_bytes = None if memory is None else memory_budget(memory, "cpu")
     place = device if is_live else device or "cpu"
@@ -157,11 +160,11 @@ def _check_options(execution: Execution, values: KeptTensors) -> None:
     dtype = execution.dtype
     if dtype is not None and dtype not in FLOATS:
         raise OptionError(f"{dtype!r} is not a dtype.", hint=dtype_hint(dtype, FLOATS))
-    option = "--stats" if values.stats else "--keep" if values.keep else None
+    option = "stats" if values.stats else "keep" if values.keep else None
     if option and execution.device == "meta":
         raise OptionError(
-            f"{option} needs values, and meta tensors have none.",
-            hint=f"leave out {option}, or choose --device cpu",
+            f"{spelled(option)} needs values, and meta tensors have none.",
+            hint=f"leave out {spelled(option)}, or choose {spelled(device='cpu')}",
         )
 
 
@@ -329,7 +332,7 @@ def _check_call(subject: CodeSubject) -> None:
         subject.callee.signature,
         len(subject.inputs) - len(names),
         names,
-        "this call",
+        None,
         lambda missing: ", ".join(f"{each}=…" for each in missing),
     )
 
@@ -378,7 +381,7 @@ class _Runs:
                 base = self.run(device)
         place = device or base.device or "cpu"
         drew_nothing = self.execution.seed is not None and _drew_nothing(self.execution.seed, place)
-        warn_unused([(drew_nothing, "--seed", "no random values are drawn")])
+        warn_unused([(drew_nothing, "seed", "no random values are drawn")])
         return base, place, notices, time.monotonic() - begun
 
     def search(self, base: SizedRun, device: str, seconds: float) -> tuple[Inferred, list[str]]:

@@ -9,6 +9,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import AttnscopeError, SourceError, is_a
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.code.trace.options import Scope, WatchedCalls
 from attnscope.code.trace.program import Recording, Target, remove_own_frames
@@ -105,7 +106,7 @@ class LiveCalls(CallTraces):
             self.note(
                 "no attention was called: neither torch's own, nor a class or function of this notebook"
                 " that calls softmax",
-                "--watch NAME",
+                spelled(watch="NAME"),
             )
         self.sessions.close()
         return self.result

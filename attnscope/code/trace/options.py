@@ -125,7 +125,7 @@ class Comments:
             for name in ("check", "source", "stats", "show", "save", "verify", "format", "strict")
         },
     )
-    write: bool = option("Write the changes of --annotate to the file.", default=False, common=True)
+    write: bool = option("Write the changes of {annotate} to the file.", default=False, common=True)
     check: bool = option(
         "Compare the shapes in comments, docstrings, jaxtyping annotations and einops patterns with"
         " what ran; exit with status 1 if one is wrong.",

@@ -33,6 +33,7 @@ from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import SourceError, is_a, safe_str, stored_in
+from attnscope.base.spelling import spelled
 from attnscope.base.tracebacks import OWN
 from attnscope.observe.instrument.code_swap import OffsetRelay, Relay, Silence, with_relay
 from attnscope.observe.instrument.rewrite import RecordingSite, rewrite
@@ -127,14 +128,15 @@ def _called(tree: ast.Module, owner: ast.ClassDef, place: str) -> Function:
             if isinstance(found, Function):
                 return found
     if foreign:
+        parent = foreign[0].rpartition(".")[2]
         raise SourceError(
             f"{owner.name} has no forward in {place}: it inherits that of {foreign[0]}.",
-            hint=f"--watch FILE.py:{foreign[0].rpartition('.')[2]}, with the file that defines it",
+            hint=f"{spelled(watch=f'FILE.py:{parent}')}, with the file that defines it",
         )
     methods = ", ".join(_defined(owner)) or "no function"
     raise SourceError(
         f"{owner.name} has neither forward nor __call__: it defines {methods}.",
-        hint=f"--watch {place}:{owner.name}.METHOD",
+        hint=spelled(watch=f"{place}:{owner.name}.METHOD"),
     )
 
 
@@ -143,15 +145,16 @@ def _no_such_name(
 ) -> SourceError:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and any((a.asname or a.name) == name for a in node.names):
-            module = "." * node.level + (node.module or "")
+            home = node.module or ""
+            module = "." * node.level + home
             return SourceError(
                 f"{place} does not define {name}: it imports it from {module}.",
-                hint=f"--watch {module.lstrip('.')}:{name}, or the file that defines it",
+                hint=f"{spelled(watch=f'{home}:{name}')}, or the file that defines it",
             )
     near = get_close_matches(name, defined, n=1)
     return SourceError(
         f"{place} has no {name}: it defines {', '.join(defined) or 'no class and no function'}.",
-        hint=f"--watch {place}:{near[0]}" if near else None,
+        hint=spelled(watch=f"{place}:{near[0]}") if near else None,
     )
 
 

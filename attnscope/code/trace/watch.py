@@ -23,6 +23,7 @@ from attnscope.base.errors import (
 from attnscope.base.options import with_keywords
 from attnscope.base.process import interrupt, streams
 from attnscope.base.process.files import shown_path
+from attnscope.base.spelling import spelled
 from attnscope.base.suggestions import likely_target
 from attnscope.base.text import shortened
 from attnscope.base.units import counted
@@ -145,11 +146,13 @@ def _parse_target(text: str, script: Path | None) -> Target:
     from attnscope.code.load.load import FORM, no_name
     from attnscope.code.trace.program import Target, line_of
 
-    likely = f"--watch {likely_target([str(script)])}"
+    likely = spelled(watch=likely_target([str(script)]))
     place, colon, name = (part.strip() for part in text.replace("::", ":").rpartition(":"))
     if not (colon and place and all(part.isidentifier() for part in name.split("."))):
         error = no_name(text.strip(": "))
-        raise SourceError(error.message, hint=likely if error.hint == FORM else f"--watch {error.hint}")
+        raise SourceError(
+            error.message, hint=likely if error.hint == FORM else spelled(watch=error.hint)
+        )
     if not (place.endswith(".py") or os.sep in place):
         if not all(part.isidentifier() for part in place.split(".")):
             raise SourceError(
@@ -175,7 +178,7 @@ def _where_it_is_defined(target: Target) -> str | None:
     for part in target.name.split("."):
         found = getattr(found, part, None)
     if isinstance(found, type | FunctionType) and found.__module__ != target.module:
-        return f"--watch {found.__module__}:{found.__qualname__}"
+        return spelled(watch=f"{found.__module__}:{found.__qualname__}")
     if isinstance(found, BuiltinFunctionType):
         return "watch the function that calls it; its tensors are recorded there"
     return None
@@ -194,10 +197,12 @@ def read_dims(dims: Dims) -> dict[str, tuple[str, ...]]:
         name, _, axes = (part.strip() for part in text.partition("="))
         names = tuple(axis.strip() for axis in axes.split(","))
         if not name or not all(axis.isidentifier() for axis in names):
-            raise OptionError(f"--dims {text} does not name axes.", hint="--dims x=B,T,C")
+            raise OptionError(
+                f"{spelled('dims', text)} does not name axes.", hint=spelled(dims="x=B,T,C")
+            )
         if len({*names} - {NAMELESS}) < sum(axis != NAMELESS for axis in names):
             raise OptionError(
-                f"--dims {text} gives two axes the same name.",
+                f"{spelled('dims', text)} gives two axes the same name.",
                 hint=f"a name for each axis, or {NAMELESS} for none",
             )
         named[name] = names
@@ -372,15 +377,19 @@ def _name_inputs(steps: Sequence[Step], axis_names: Mapping[str, tuple[str, ...]
     for name, axes in axis_names.items():
         if name not in inputs:
             there = ", ".join(reversed(inputs)) or "none"
-            notices.append(f"--dims {name}: the call has no such tensor; it has {there}")
+            notices.append(f"{spelled('dims', name)}: the call has no such tensor; it has {there}")
             continue
         step = inputs[name]
         if len(axes) != len(step.shape):
-            notices.append(f"--dims {name}: {len(axes)} names for the {len(step.shape)} axes of {name}")
+            notices.append(
+                f"{spelled('dims', name)}: {len(axes)} names for the {len(step.shape)} axes of {name}"
+            )
             continue
         dims = step.dims or tuple(map(str, step.shape))
         step.dims = tuple(a if a != NAMELESS else dim for a, dim in zip(axes, dims, strict=True))
         for axis, size in zip(axes, step.shape, strict=True):
             if axis != NAMELESS and sizes.setdefault(axis, size) != size:
-                notices.append(f"--dims {name}: {axis} is {size} there, and {sizes[axis]} elsewhere")
+                notices.append(
+                    f"{spelled('dims', name)}: {axis} is {size} there, and {sizes[axis]} elsewhere"
+                )
     return notices

@@ -18,6 +18,7 @@ from typing import Any
 
 from attnscope.base.errors import SizeError
 from attnscope.base.process.files import check_file
+from attnscope.base.spelling import spelled
 from attnscope.base.units import counted
 from attnscope.document.grid.axes import AxisToken, label
 from attnscope.document.grid.pooling import (
@@ -55,13 +56,13 @@ def check_map_size(n: int) -> None:
         raise SizeError(
             f"a page shows maps of at most {MAX_CANVAS:,} queries and keys, the largest that browsers"
             f" can draw, but these have {n:,}.",
-            hint="--pool max, or no --pool, for pooled maps",
+            hint=f"{spelled(pool='max')}, or no {spelled('pool')}, for pooled maps",
         )
 
 
 def check_page(path: Path, *, name: str, force: bool = False) -> None:
     """Check that a page can be written; `name` is suggested if the path is a folder."""
-    inside = f"--page {path / name}"
+    inside = spelled(page=path / name)
     check_file(path, force=force, suffixes=(".html", ".htm"), kind="a page", inside=inside)
 
 

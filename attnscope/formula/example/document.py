@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from attnscope.base.spelling import either, spelled
 from attnscope.base.text import printable
 from attnscope.base.units import shape_text
 from attnscope.document.blocks import Block, Drawing, Table
@@ -65,7 +66,7 @@ class FormDrawing(Drawing):
         of_trace = heading(self.trace)
         about, same = of_trace.about, []
         if self.trace is not self.first:
-            about, same = [], same_numbers(self.trace, self.first, python=True)
+            about, same = [], same_numbers(self.trace, self.first)
         return rendered(
             HTML,
             heading=[printable(line) for line in [of_trace.title, *about]],
@@ -145,11 +146,11 @@ def new_numbers(trace: Trace, first: Trace) -> dict[str, Shown]:
     }
 
 
-def same_numbers(trace: Trace, first: Trace, *, python: bool = False) -> list[str]:
+def same_numbers(trace: Trace, first: Trace) -> list[str]:
     """Return lines about the steps of a form whose numbers are among those of the first form.
 
     Steps that are the same in both forms are left out. The first line says which option prints the
-    form with its numbers: a flag of the command, or a keyword of the function if `python`.
+    form with its numbers: a flag of the command, or a keyword of the function.
     """
     new = new_numbers(trace, first)
     known = {(step.name, step.dims) for step in first.steps}
@@ -158,7 +159,8 @@ def same_numbers(trace: Trace, first: Trace, *, python: bool = False) -> list[st
     ]
     query = trace.options.get("query")
     name, value = ("layout", "columns") if query is None else ("query", query)
-    how = f"worked_example({name}={value!r}) shows" if python else f"--{name} {value} prints"
+    in_python = f"worked_example({spelled(name, value)}) shows"
+    how = either(command_line=f"{spelled(name, value)} prints", python=in_python)
     lines = [f"the same numbers as above; {how} them in this form"] if steps else []
     cells = [(step.name, " ".join(step.dims or ()), shape_text(step.shape)) for step in steps]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

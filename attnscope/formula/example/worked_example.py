@@ -12,6 +12,7 @@ from attnscope.base.errors import OptionError, SizeError
 from attnscope.base.options import VectorLayout, with_keywords
 from attnscope.base.process.progress import Progress, silent, stage, without_garbage_collection
 from attnscope.base.sizes import called, shape_of
+from attnscope.base.spelling import spelled
 from attnscope.base.tensor_files import TensorFile, TensorInMemory
 from attnscope.document.result import Check
 from attnscope.formula.computation import run
@@ -129,11 +130,11 @@ def _matrices(values: Mapping[str, Any], *, columns: bool) -> Matrices:
     for file in users.values():
         _check_shape(file)
     if {"Q", "K", "V"} & set(users):
-        missing = [f"--{name.lower()}" for name in "QKV" if name not in users]
+        missing = [name.lower() for name in "QKV" if name not in users]
         if missing and not set(users) - {"Q", "K", "V"}:
             raise OptionError(
-                f"Q, K and V belong together, and there is no {' and no '.join(missing)}.",
-                hint=" ".join(f'{flag} "[[1,2],[3,4]]"' for flag in missing),
+                f"Q, K and V belong together, and there is no {' and no '.join(map(spelled, missing))}.",
+                hint=spelled(**dict.fromkeys(missing, '"[[1,2],[3,4]]"')),
             )
         return users
     return _in_memory(EXAMPLE, columns=columns) | users
@@ -176,7 +177,7 @@ def _sizes(matrices: Matrices, variants: Variants, *, columns: bool) -> dict[str
             dict.fromkeys(AXES), matrices, variants.masks.files, "float64", columns=columns
         )
     except SizeError as error:
-        own = [f"--{_option(name)}" for name, file in matrices.items() if str(file) == "the example"]
+        own = [spelled(_option(name)) for name, file in matrices.items() if str(file) == "the example"]
         hint = f"{', '.join(own)} too: without them, the example's own are used" if own else error.hint
         raise SizeError(error.message, hint=hint) from error
     variants.masks_for(inputs.sizes, "float64", columns=columns).dims(inputs.sizes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from attnscope.attention.mask_rules import Masks
+from attnscope.base.spelling import spelled
 from attnscope.document.result import Finding
 
 
@@ -32,13 +33,19 @@ def findings_of(masks: Masks, fully_masked: int | None, rows: int) -> list[Findi
 
 def _effect(masks: Masks) -> str:
     """Describe the weights of a query that sees no key, and the reason."""
-    zero = "--masked-rows zero gives zeros, as F.scaled_dot_product_attention does."
+    zero = f"{spelled('masked_rows', 'zero')} gives zeros, as F.scaled_dot_product_attention does."
     if masks.rows == "zero":
-        return "they attend to nothing, and their result is 0 (--masked-rows zero)."
+        return f"they attend to nothing, and their result is 0 ({spelled('masked_rows', 'zero')})."
     if masks.rows == "uniform":
-        return f"they attend to all keys equally, including hidden ones (--masked-rows uniform). {zero}"
+        return (
+            "they attend to all keys equally, including hidden ones"
+            f" ({spelled('masked_rows', 'uniform')}). {zero}"
+        )
     if masks.rows == "nan":
-        return f"they are NaN (--masked-rows nan), and so is everything computed from them. {zero}"
+        return (
+            f"they are NaN ({spelled('masked_rows', 'nan')}), and so is everything computed from"
+            f" them. {zero}"
+        )
     if masks.fill == -inf:
         return (
             "the softmax of a row of -inf is 0/0, which is NaN, and so is everything computed from it."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.arrays import to_tensor
 from attnscope.base.errors import ModelError, OptionError
-from attnscope.base.suggestions import quoted
+from attnscope.base.spelling import quoted, spelled
 from attnscope.base.tensor_files import TensorFile
 
 if TYPE_CHECKING:
@@ -110,21 +110,23 @@ def open_layer(weights: Any, layer: int | None, stack: str | None) -> Checkpoint
     if layer is None:
         if stack is not None:
             raise OptionError(
-                f"--stack {stack} selects layers of a model, but there is no --layer.", hint="--layer 0"
+                f"{spelled('stack', stack)} selects layers of a model, but there is no"
+                f" {spelled('layer')}.",
+                hint=spelled(layer=0),
             )
         return None
     if weights is None:
         raise OptionError(
-            f"--layer {layer} is a layer of a model, but there is none.",
-            hint=f"--weights minilm --layer {layer}",
+            f"{spelled('layer', layer)} is a layer of a model, but there is none.",
+            hint=spelled(weights="minilm", layer=layer),
         )
     if isinstance(weights, Mapping):
         raise OptionError(
-            f"--layer {layer} is a layer of a model, but weights is a mapping of tensors.",
+            f"{spelled('layer', layer)} is a layer of a model, but weights is a mapping of tensors.",
             hint="weights=MODEL, a name or a loaded model; or the tensors without a layer",
         )
     if not hasattr(layer, "__index__"):
-        raise OptionError(f"--layer is {layer!r}, but a layer is a whole number from 0.")
+        raise OptionError(f"{spelled('layer')} is {layer!r}, but a layer is a whole number from 0.")
     from attnscope.model.families.formula import formula_of
     from attnscope.model.files.heads import open_heads
     from attnscope.model.files.loaded import find_model

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.formula.inputs.resolve import RunInputs
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ def has_biases(bias: bool | None, inputs: RunInputs) -> bool:
     biases = [name for name in files if name[0] == "b"]
     if bias is False and biases:
         raise OptionError(
-            f"--no-bias contradicts {inputs.files[biases[0]]}, which gives {biases[0]}.",
-            hint="leave out --no-bias",
+            f"{spelled(bias=False)} contradicts {inputs.files[biases[0]]}, which gives {biases[0]}.",
+            hint=f"leave out {spelled(bias=False)}",
         )
     if bias is None:
         return bool(biases) or not files

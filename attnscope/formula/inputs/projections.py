@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import FileError, OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.tensor_files import TensorFile, in_memory, open_tensors
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def open_projections(source: Any, others: dict[str, TensorFile]) -> dict[str, Te
         raise FileError(
             f"{place} has no weights with names that attnscope knows: it has"
             f" {', '.join(list(members)[:8])}.",
-            hint="W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O; or one by one: --wq FILE:NAME",
+            hint=f"W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O; or one by one: {spelled(wq='FILE:NAME')}",
         )
     _check_not_one_head(place, found)
     return found | others
@@ -96,7 +97,8 @@ def _members(source: Any) -> tuple[dict[str, TensorFile], str]:
         path = Path(source)
         if not path.suffix or path.is_dir():
             raise FileError(
-                f"{path} is not a file of weights.", hint=f"--weights {path} --layer 0, if it is a model"
+                f"{path} is not a file of weights.",
+                hint=f"{spelled(weights=path, layer=0)}, if it is a model",
             )
         return open_tensors(path), str(path)
     if not isinstance(source, Mapping):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError, SizeError, heads_do_not_divide
 from attnscope.base.sizes import Sizes, called, one_dtype, shape_of
+from attnscope.base.spelling import spelled
 from attnscope.base.tensor_files import TensorFile, tensor_of
 from attnscope.formula.inputs.layer import CheckpointLayer
 from attnscope.formula.inputs.projections import open_projections
@@ -17,21 +18,21 @@ if TYPE_CHECKING:
 
 Files = dict[str, TensorFile]
 
-FLAGS = {
-    "n_batch": "--batch",
-    "n_head": "--heads",
-    "n_kv_head": "--kv-heads",
-    "n_Q": "--nq",
-    "n_K": "--nk",
-    "n_new": "--nk",
-    "n_past": "--past",
-    "d_K": "--dk",
-    "d_V": "--dv",
-    "d_feat": "--d-feat",
-    "d_head": "--d-head",
-    "d_context": "--d-context",
+OPTIONS = {
+    "n_batch": "batch",
+    "n_head": "heads",
+    "n_kv_head": "kv_heads",
+    "n_Q": "nq",
+    "n_K": "nk",
+    "n_new": "nk",
+    "n_past": "past",
+    "d_K": "dk",
+    "d_V": "dv",
+    "d_feat": "d_feat",
+    "d_head": "d_head",
+    "d_context": "d_context",
 }
-"""The flags of the options for sizes."""
+"""The options for sizes, by axis."""
 
 NAMES = {
     "x": "X",
@@ -145,7 +146,7 @@ def inputs_of_sdpa(
     """
     _check_sources(files, needed=("W_Q", "W_K", "W_V"))
     new = _new_keys(options, files)
-    sizes = Sizes({new if axis == "n_new" else axis: size for axis, size in options.items()}, FLAGS)
+    sizes = Sizes({new if axis == "n_new" else axis: size for axis, size in options.items()}, OPTIONS)
     n_axes = _axes_of([files[name] for name in "XQKV" if name in files])
     heads = "n_head" in sizes
     split = heads and n_axes == 3
@@ -155,14 +156,15 @@ def inputs_of_sdpa(
         first = next(files[name] for name in "XQKV" if name in files)
         raise SizeError(
             f"{called(first)} is {shape_of(first)}, and heads are split off three axes.",
-            hint="n_batch n d_feat, or no --heads"
+            hint=f"n_batch n d_feat, or no {spelled('heads')}"
             if "X" in files
-            else "n_batch n n_head·d, or no --heads",
+            else f"n_batch n n_head·d, or no {spelled('heads')}",
         )
     if "n_kv_head" in sizes and not heads and not ({"Q", "K", "V"} & set(files) and n_axes == 4):
         raise OptionError(
-            f"--kv-heads {sizes['n_kv_head']} shares keys among query heads, but there are no heads.",
-            hint=f"--heads {4 * sizes['n_kv_head']} --kv-heads {sizes['n_kv_head']}",
+            f"{spelled('kv_heads', sizes['n_kv_head'])} shares keys among query heads, but there are"
+            " no heads.",
+            hint=spelled(heads=4 * sizes["n_kv_head"], kv_heads=sizes["n_kv_head"]),
         )
     if split and "n_kv_head" not in sizes:
         sizes.equate("n_kv_head", "n_head")
@@ -230,17 +232,20 @@ def inputs_of_mha(
     """
     _check_sources(files, needed=())
     if "V" in files and "K" not in files:
-        raise OptionError("--v gives values for keys, but --k is missing.", hint="--k FILE --v FILE")
+        raise OptionError(
+            f"{spelled('v')} gives values for keys, but {spelled('k')} is missing.",
+            hint=spelled(k="FILE", v="FILE"),
+        )
     if "X" in files:
         files = {"Q" if name == "X" else name: file for name, file in files.items()}
     new = _new_keys(options, files)
     of_layer = layer.sizes if layer is not None else {}
     self_attention = "K" not in files and options["n_new"] is None and options["d_context"] is None
     self_attention = self_attention and "d_context" not in of_layer
-    flags = FLAGS | {"d_V": "--d-value"}
-    sizes = Sizes({new if axis == "n_new" else axis: size for axis, size in options.items()}, flags)
+    names = OPTIONS | {"d_V": "d_value"}
+    sizes = Sizes({new if axis == "n_new" else axis: size for axis, size in options.items()}, names)
     for axis, size in of_layer.items():
-        sizes.learn(axis, size, f"{layer} has {axis} {size}", note=f"leave out {flags[axis]}")
+        sizes.learn(axis, size, f"{layer} has {axis} {size}", note=f"leave out {spelled(names[axis])}")
     sizes.suppose("n_head", 5)
 
     lead = _lead_of_mha(files, sizes)
@@ -299,7 +304,7 @@ def _note_of_queries(files: Files, sizes: Sizes) -> str:
     shape = files["W_Q"].shape if "W_Q" in files else ()
     if "d_head" in sizes or len(shape) != 2 or shape[0] == shape[1] or shape[0] % sizes["n_head"]:
         return LINEAR
-    return f"{LINEAR}; or --d-head {shape[0] // sizes['n_head']}"
+    return f"{LINEAR}; or {spelled('d_head', shape[0] // sizes['n_head'])}"
 
 
 def _learn_head_width(files: Files, sizes: Sizes) -> None:
@@ -323,32 +328,33 @@ def _check_sources(files: Files, needed: tuple[str, ...]) -> None:
     if "X" in files:
         factors = [name for name in "QKV" if name in files]
         if factors:
-            name, option = factors[0], f"--{factors[0].lower()}"
+            name, option = factors[0], spelled(factors[0].lower())
             raise OptionError(
-                f"--x gives the embeddings that Q, K and V are projected from, but {option} gives"
-                f" {name} directly.",
-                hint=f"one of --x and {option}",
+                f"{spelled('x')} gives the embeddings that Q, K and V are projected from, but"
+                f" {option} gives {name} directly.",
+                hint=f"one of {spelled('x')} and {option}",
             )
         missing = [name for name in needed if name not in files]
         if missing:
-            option = f"--{missing[0].replace('_', '').lower()}"
+            option = spelled(missing[0].replace("_", "").lower())
             raise OptionError(
-                f"--x gives embeddings, but {option} is missing, which projects them to"
+                f"{spelled('x')} gives embeddings, but {option} is missing, which projects them to"
                 f" {missing[0][-1]}.",
-                hint="--x FILE --wq FILE --wk FILE --wv FILE",
+                hint=spelled(x="FILE", wq="FILE", wk="FILE", wv="FILE"),
             )
     elif needed:
         projections = [name for name in needed if name in files]
         if projections:
-            option = f"--{projections[0].replace('_', '').lower()}"
+            option = projections[0].replace("_", "").lower()
             raise OptionError(
-                f"{option} projects embeddings, but --x is missing.", hint=f"--x FILE {option} FILE"
+                f"{spelled(option)} projects embeddings, but {spelled('x')} is missing.",
+                hint=spelled(**{"x": "FILE", option: "FILE"}),
             )
     if ("K_past" in files) != ("V_past" in files):
-        present, missing_one = ("k", "v") if "K_past" in files else ("v", "k")
+        both = ("past_k", "past_v") if "K_past" in files else ("past_v", "past_k")
         raise OptionError(
-            f"--past-{present} without --past-{missing_one}: every key of the past needs its value.",
-            hint=f"--past-{present} FILE --past-{missing_one} FILE",
+            f"{spelled(both[0])} without {spelled(both[1])}: every key of the past needs its value.",
+            hint=spelled(**dict.fromkeys(both, "FILE")),
         )
 
 

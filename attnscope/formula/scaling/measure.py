@@ -8,6 +8,7 @@ from math import isfinite
 from attnscope.base.errors import OptionError
 from attnscope.base.options import Distribution, with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.spelling import spelled
 from attnscope.document.result import Finding
 from attnscope.formula.options import Experiment, Widths
 from attnscope.formula.scaling.result import MEASURES, Scaling, ScalingRow
@@ -49,13 +50,17 @@ def measure_scaling(compared: Widths, *, experiment: Experiment, progress: Progr
     widths = compared.widths
     widths = parse_widths(widths) if isinstance(widths, str) else list(widths)
     if not widths:
-        raise OptionError("there is no width to measure at.", hint="--dk 1,16,256")
+        raise OptionError("there is no width to measure at.", hint=spelled(widths=[1, 16, 256]))
     check_seed(seed)
     needed = max(
         contracts.bytes_needed(contracts.sdpa({**sizes, "d_K": d_K, "d_V": 1}, dtype=dtype))
         for d_K in widths
     )  # a lower bound: that of attention with narrow values
-    check_memory(needed, "cpu", hint="a smaller --dk, --batch, --nq or --nk")
+    check_memory(
+        needed,
+        "cpu",
+        hint=f"a smaller {spelled('widths')}, {spelled('batch')}, {spelled('nq')} or {spelled('nk')}",
+    )
     check_imports()
     with stage(progress, "measuring scores …"):
         rows = {d_K: _measured(sizes, d_K, dtype, seed, distribution) for d_K in dict.fromkeys(widths)}
@@ -81,8 +86,9 @@ def parse_widths(text: str) -> list[int]:
     for part in parts:
         if not re.fullmatch(r"-?[0-9]{1,18}", part):
             raise OptionError(
-                f"{part!r} is not a width: --dk takes whole numbers of at most 18 digits, and commas.",
-                hint=f"--dk {separated if re.fullmatch(WIDTHS, separated) else '1,16,256'}",
+                f"{part!r} is not a width: {spelled('widths')} takes whole numbers of at most 18 digits,"
+                " and commas.",
+                hint=spelled(widths=separated if re.fullmatch(WIDTHS, separated) else "1,16,256"),
             )
     return [int(part) for part in parts]
 
@@ -113,13 +119,13 @@ def findings_of(result: Scaling) -> list[Finding]:
         )
     elif n_K == 1:
         sentence = (
-            "There is only one key, so its weight is 1 whatever its score is. Use more keys, such"
-            " as --nk 64, to see what the scale does."
+            "There is only one key, so its weight is 1 whatever its score is. Use more keys, such as"
+            f" {spelled('nk', 64)}, to see what the scale does."
         )
     elif widest == 1:
         sentence = (
-            "At d_K 1 the scale is 1/√1 = 1 and changes nothing. Use wider keys, such as --dk"
-            " 1,64,1024, to see what it does."
+            "At d_K 1 the scale is 1/√1 = 1 and changes nothing. Use wider keys, such as"
+            f" {spelled('widths', [1, 64, 1024])}, to see what it does."
         )
     else:
         return _comparison(result, widest, narrowest)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import ModelError, OptionError, warn_unused
 from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.spelling import spelled, spelled_any
 from attnscope.document.result import Check
 from attnscope.model.answers.options import TOKENS, AnswerRequest
 from attnscope.model.answers.prompt import Prompt, Segment, spans_of, with_sink
@@ -211,10 +212,10 @@ def _read(request: AnswerRequest, checkpoint: Checkpoint, config: Any) -> Prompt
         check_reads(checkpoint, config, "text")
     if request.messages is not None:
         return read_messages(checkpoint, config, request.messages, request.segments, fps=request.fps)
-    text, name = request.text or "", "--text"
+    text, name = request.text or "", None
     if request.file is not None:
         text = text_of_file(Path(request.file), max_tokens(config), truncate=request.truncate)
-        name = f"--file {request.file}"
+        name = spelled("file", request.file)
     if request.pictures or request.videos:
         return read_pictures_and_text(
             checkpoint,
@@ -244,17 +245,17 @@ def _stack(request: AnswerRequest, checkpoint: Checkpoint, config: Any) -> str:
         writes = ["text" if has_towers(config) else "self"]
     if request.stack not in (None, *writes):
         raise OptionError(
-            f"--stack {request.stack} of {checkpoint.name} does not write.",
-            hint=f"--stack {' or '.join(writes)}",
+            f"{spelled('stack', request.stack)} of {checkpoint.name} does not write.",
+            hint=spelled_any("stack", writes, " or "),
         )
     if request.of_segments and config.is_encoder_decoder:
         raise OptionError(
-            f"{checkpoint.name} reads the prompt with its encoder, whose tokens are not keys of"
-            f" the answer's rows: --rows segments is for models that write what they read.",
-            hint="--by segment",
+            f"{checkpoint.name} reads the prompt with its encoder, whose tokens are not keys of the"
+            f" answer's rows: {spelled('rows', 'segments')} is for models that write what they read.",
+            hint=spelled(by="segment"),
         )
     because = "the decoder's first token is a segment of its own anyway, and cross-attention has none"
-    warn_unused([(request.without_sink and config.is_encoder_decoder, "--without-sink", because)])
+    warn_unused([(request.without_sink and config.is_encoder_decoder, "without_sink", because)])
     return request.stack or writes[0]
 
 
@@ -279,7 +280,7 @@ def _collect(run: _Run, progress: Progress) -> Answer:
     if not text.ids:
         raise ModelError(
             f"{run.checkpoint.name} wrote nothing but the end of the text, which no query reads.",
-            hint="--rows writing",
+            hint=spelled(rows="writing"),
         )
     n_row = len(text.ids)
     n_K = len(prompt.tokens) if run.crosses else text.first + n_row
@@ -349,7 +350,7 @@ def _row(query: int | str | None, answer: Answer) -> int | None:
         OptionError: there is no such token, or several.
     """
     first, end = answer.first, answer.first + len(answer.written)
-    hint = f"--query {first}"
+    hint = spelled(query=first)
     position = query_position(query, [Token("")] * first + answer.written, hint)
     if position is not None and not first <= position < end:
         raise OptionError(

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
+from attnscope.base.spelling import either
 from attnscope.document.blocks import Drawing
 from attnscope.document.grid import axes
 from attnscope.document.grid.colours import ON_COLOUR, ColourScale, print_picture_line
@@ -87,7 +88,8 @@ class PictureDrawing(Drawing):
                 print_picture_line(console, scale, Text(" " * GAP).join(cells))
         print_line(console, _legend(scale, top, any(panel.is_sink.any() for panel in panels)))
         if len(ranked) > len(chosen):
-            rest = f"{len(ranked) - len(chosen)} more pictures, which take less: --page shows them"
+            shows = either(command_line="--page shows", python="save(FILE.html) shows")
+            rest = f"{len(ranked) - len(chosen)} more pictures, which take less: {shows} them"
             print_line(console, Text(rest, "dim"))
 
 

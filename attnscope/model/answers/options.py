@@ -11,6 +11,7 @@ from typing import Any
 from attnscope.base.errors import OptionError
 from attnscope.base.options import option, refuse
 from attnscope.base.process.devices import check_device_name
+from attnscope.base.spelling import spelled
 from attnscope.model.files.indices import Indices, parse_indices
 from attnscope.model.run.options import (
     STACK,
@@ -155,9 +156,6 @@ class AnswerView:
     )
 
 
-PROMPTS = '--text "…", --messages FILE, --audio FILE or --replay FILE'
-
-
 @dataclass(frozen=True)
 class AnswerRequest(DeviceAndDtype, AnswerView, AnswerOptions, AnswerPrompt):
     """All that one call asks for: the options, the text, and whether a page will show its layers."""
@@ -168,12 +166,12 @@ class AnswerRequest(DeviceAndDtype, AnswerView, AnswerOptions, AnswerPrompt):
     @property
     def layer_numbers(self) -> list[int] | None:
         """The layers that are pooled; None: all."""
-        return parse_indices("--layer", self.layers)
+        return parse_indices("layers", self.layers)
 
     @property
     def head_numbers(self) -> list[int] | None:
         """The heads that are pooled; None: all."""
-        return parse_indices("--head", self.heads)
+        return parse_indices("heads", self.heads)
 
     @property
     def pooling(self) -> PoolOf:
@@ -209,7 +207,7 @@ class AnswerRequest(DeviceAndDtype, AnswerView, AnswerOptions, AnswerPrompt):
         """Raise an OptionError for options that contradict each other."""
         _ = self.layer_numbers, self.head_numbers
         prompts = ("text", "file", "messages", "audio")
-        named = [f"--{name}" for name in prompts if getattr(self, name) is not None]
+        named = [spelled(name) for name in prompts if getattr(self, name) is not None]
         shows = bool(self.pictures or self.videos)
         is_chat = self.messages is not None
         if len(named) > 1:
@@ -217,39 +215,56 @@ class AnswerRequest(DeviceAndDtype, AnswerView, AnswerOptions, AnswerPrompt):
                 f"{' and '.join(named)} cannot be combined: give one prompt.", hint=" or ".join(named)
             )
         if not named and (self.replay is None or shows):
-            raise OptionError("there is no prompt.", hint=PROMPTS)
+            raise OptionError(
+                "there is no prompt.",
+                hint=f"{spelled(text='…')}, {spelled(messages='FILE')}, {spelled(audio='FILE')} or"
+                f" {spelled(replay='FILE')}",
+            )
         if is_chat and shows:
             raise OptionError(
-                "--image and --video go with --text: in a chat, pictures are parts of messages.",
+                f"{spelled('image')} and {spelled('video')} go with {spelled('text')}: in a chat,"
+                " pictures are parts of messages.",
                 hint='"content": [{"type": "image", "path": "FILE"}, {"type": "text", "text": "…"}]',
             )
         if self.fps is not None and not (self.videos or is_chat):
-            raise OptionError("--fps is that of a video, and there is none.", hint="--video FILE")
+            raise OptionError(
+                f"{spelled('fps')} is that of a video, and there is none.", hint=spelled(video="FILE")
+            )
         if self.fps is not None and not 0 < self.fps < inf:
-            raise OptionError(f"--fps is {self.fps:g}, but must be more than 0.")
+            raise OptionError(f"{spelled('fps')} is {self.fps:g}, but must be more than 0.")
         if self.audio is not None:
-            others: dict[str, Any] = {"--image": self.pictures, "--video": self.videos}
-            others |= {"--segments": self.segments, "--grid": self.grid, "--replay": self.replay}
+            others: dict[str, Any] = {"image": self.pictures, "video": self.videos}
+            others |= {"segments": self.segments, "grid": self.grid, "replay": self.replay}
             refuse(
                 {name: value or None for name, value in others.items()},
-                "does not go with --audio, whose frames are the segments sound and padding",
+                f"does not go with {spelled('audio')}, whose frames are the segments sound and padding",
             )
         if self.of_segments:
-            refuse({"--query": self.query}, "is a token, and --rows segments shows segments")
+            refuse(
+                {"query": self.query}, f"is a token, and {spelled('rows', 'segments')} shows segments"
+            )
         if self.generate is not None and self.replay is not None:
             raise OptionError(
-                "--replay holds the answer, and --generate writes one.", hint="one of them"
+                f"{spelled('replay')} holds the answer, and {spelled('generate')} writes one.",
+                hint="one of them",
             )
         if is_chat or shows:
             is_cut = self.truncate and self.file is None
-            whole = "--messages" if is_chat else "a picture"
-            refuse({"--truncate": is_cut}, f"does not go with {whole}: what it would cut is not known")
+            whole = spelled("messages") if is_chat else "a picture"
+            refuse({"truncate": is_cut}, f"does not go with {whole}: what it would cut is not known")
         if self.choice is not None and self.replay is None:
-            raise OptionError("--choice is one of --replay, and there is none.", hint="--replay FILE")
+            raise OptionError(
+                f"{spelled('choice')} is one of {spelled('replay')}, and there is none.",
+                hint=spelled(replay="FILE"),
+            )
         if self.grid is not None and not self.pictures:
-            raise OptionError("--grid is that of a picture, and there is none.", hint="--image FILE")
+            raise OptionError(
+                f"{spelled('grid')} is that of a picture, and there is none.", hint=spelled(image="FILE")
+            )
         if self.device.startswith("meta"):
-            raise OptionError("--device meta computes no values, and rows of attention need values.")
+            raise OptionError(
+                f"{spelled('device', 'meta')} computes no values, and rows of attention need values."
+            )
         check_device_name(self.device)
 
 

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import SizeError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import printable
 from attnscope.base.units import counted, numbers_text
 from attnscope.document.grid.axes import label
@@ -65,7 +66,7 @@ def answer_page(answer: Answer, *, side: int = SIDE, most_of_layers: int = MOST_
     if n_K > MOST_KEYS:
         raise SizeError(
             f"a page shows at most {MOST_KEYS:,} keys, but this answer read {n_K:,}.",
-            hint="--by segment, for sums",
+            hint=f"{spelled(by='segment')}, for sums",
         )
     layers = _shown_layers(answer, most_of_layers)
     rows: list[PageHead] = [_Rows(-1, _shares(answer, answer.weights))]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attnscope.base.errors import ModelError, OptionError
 from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.spelling import spelled, spelled_any
 from attnscope.base.text import shortened
 from attnscope.base.units import bytes_text, count_text
 from attnscope.document.result import Finding
@@ -24,6 +25,7 @@ from attnscope.model.card.from_tensors import anatomy_of_checkpoint
 from attnscope.model.card.kv_cache import Caches, Reserves, of_one_device
 from attnscope.model.card.options import CostOptions
 from attnscope.model.card.result import (
+    BY_OPTION,
     CacheCheck,
     Card,
     CurvePoint,
@@ -94,7 +96,7 @@ def cards(*models: Any, cost: CostOptions, progress: Progress = silent) -> Cards
     if not known:
         raise OptionError("there are no models to compare.", hint="attnscope.cards(['minilm'])")
     if cost.source is not None and not any(each.anatomy.reads_source for each in known):
-        raise OptionError("none of the models has an encoder, so --source does not apply.")
+        raise OptionError(f"none of the models has an encoder, so {spelled('source')} does not apply.")
     found, n_tokens = [], min(contexts)
     for name, model in zip(models, known, strict=True):
         own = cost if model.anatomy.reads_source else replace(cost, source=None)
@@ -218,7 +220,7 @@ def _reserved(caches: Caches, n_tokens: int) -> Reserves:
     if not found.rows and not of_states:  # of such layers, only the engine's own rule is not known
         why = "".join(f", and {each}" for each in found.missing.values())
         raise OptionError(
-            f"{caches.dtype.name} is llama.cpp's alone{why}.", hint=f"--dtype {', '.join(BYTES)}"
+            f"{caches.dtype.name} is llama.cpp's alone{why}.", hint=spelled_any("dtype", BYTES, ", ")
         )
     return found
 
@@ -232,7 +234,10 @@ def _card(model: _Model, cost: CostOptions, n_tokens: int, progress: Progress) -
     )
     weights = _resized(model.weights, n_bytes, cost.weights_dtype)
     if cost.source is not None and not anatomy.reads_source:
-        raise OptionError(f"{model.name} has no encoder, so --source does not apply.", hint="--context")
+        raise OptionError(
+            f"{model.name} has no encoder, so {spelled('source')} does not apply.",
+            hint=spelled("context"),
+        )
     n_source = cost.source or (anatomy.n_source or n_tokens if anatomy.cross else 0)
     dtype, dtype_from = _cache_dtype(model, cost)
     whole = (*anatomy.layers, *anatomy.cross)
@@ -263,7 +268,9 @@ def _card(model: _Model, cost: CostOptions, n_tokens: int, progress: Progress) -
     notices = [*_notices(model, weights, n_tokens), *why_not]
     notices.extend(_of_options(model, cost, weights, dtype, dtype_from))
     if anatomy.reads_source and not n_source:
-        notices.append("keys and values of images are not counted (--source: the tokens of images)")
+        notices.append(
+            f"keys and values of images are not counted ({spelled('source')}: the tokens of images)"
+        )
     return Card(
         name=model.name,
         model_type=model.named or anatomy.model_type,
@@ -341,7 +348,7 @@ def _cache_dtype(model: _Model, cost: CostOptions) -> tuple[CacheDtype, str]:
     """Return the dtype of keys and values, and where that is said."""
     of_config = model.anatomy.dtype
     if cost.cache_dtype is not None:
-        return cost.cache_dtype, "--dtype"
+        return cost.cache_dtype, BY_OPTION
     if model.cache_dtype is not None and model.cache_dtype.dtype is not None:
         return CacheDtype.both(model.cache_dtype.dtype), model.cache_dtype.field
     if of_config in BYTES:
@@ -378,16 +385,18 @@ def _of_options(
     anatomy, found = model.anatomy, model.cache_dtype
     if dtype_from == "assumed" and anatomy.cache_layers:
         named = f"{anatomy.dtype} for the weights, but no dtype" if anatomy.dtype else "no dtype"
-        yield f"it names {named} of keys and values: {ASSUMED} is assumed (--dtype)"
-    if found is not None and found.dtype is None and dtype_from != "--dtype":
+        yield f"it names {named} of keys and values: {ASSUMED} is assumed ({spelled('dtype')})"
+    if found is not None and found.dtype is None and dtype_from != BY_OPTION:
         yield (
             f"{found.field} asks for keys and values in {found.value}, whose size is not known here:"
-            f" {dtype.name} is counted (--dtype)"
+            f" {dtype.name} is counted ({spelled('dtype')})"
         )
     if cost.device is not None and (weights is None or weights.n_bytes is None):
-        yield "one more token has no time, as the size of the weights is not known (--weights)"
+        yield (
+            f"one more token has no time, as the size of the weights is not known ({spelled('weights')})"
+        )
     if cost.engine_step is not None and not any(each.cache.window for each in anatomy.cache_layers):
-        yield "--engine-step changes nothing: no layer has a window"
+        yield f"{spelled('engine_step')} changes nothing: no layer has a window"
 
 
 def _notices(model: _Model, weights: WeightsCount | None, n_tokens: int) -> Iterator[str]:
@@ -409,11 +418,14 @@ def _no_size(weights: WeightsCount, why: str) -> str:
     """Return the sentence that the size of the weights is not known, with what is known of it."""
     known = [each.n_bytes for each in weights.dtypes if each.n_bytes is not None]
     if not known:
-        return f"the size of the weights is not known: {why} (--weights-dtype, --weights)"
+        return (
+            f"the size of the weights is not known: {why} ({spelled('weights_dtype')},"
+            f" {spelled('weights')})"
+        )
     others = sum(each.n_parameter for each in weights.dtypes if each.n_bytes is None)
     return (
-        f"the size of the weights is not known: {why} for the {count_text(others)} parameters that are"
-        f" not quantised; the others take {bytes_text(sum(known))} (--weights)"
+        f"the size of the weights is not known: {why} for the {count_text(others)} parameters that"
+        f" are not quantised; the others take {bytes_text(sum(known))} ({spelled('weights')})"
     )
 
 
@@ -431,12 +443,14 @@ def _checks(
     config = model.original
     if config is None:
         raise OptionError(
-            f"{model.name} has no config.json, which --verify needs.", hint="the folder of the model"
+            f"{model.name} has no config.json, which {spelled('verify')} needs.",
+            hint="the folder of the model",
         )
     if model.by_fields:
         raise OptionError(
-            f"transformers does not know the type of {model.name}, so that --verify compares nothing.",
-            hint="the card, without --verify",
+            f"transformers does not know the type of {model.name}, so that {spelled('verify')}"
+            " compares nothing.",
+            hint=f"the card, without {spelled(verify=True)}",
         )
     check_imports(transformers=True)
     with stage(progress, "running a small model …"):
@@ -495,7 +509,7 @@ def _weights(
     except ModelError as error:
         why = error.message.removesuffix(".")
     if not build:
-        return None, f"{why} (--verify counts those of transformers' model)"
+        return None, f"{why} ({spelled('verify')} counts those of transformers' model)"
     from attnscope.base.process.memory import check_imports
     from attnscope.model.card.meta_model import count_without_values
 
@@ -512,7 +526,7 @@ def _context(anatomy: ModelAnatomy, n_tokens: int | None) -> int:
     found = anatomy.longest if n_tokens is None else n_tokens
     if found is None:
         raise OptionError(
-            "the model does not say how many tokens it was made for.", hint="--context 4096"
+            "the model does not say how many tokens it was made for.", hint=spelled(context=4096)
         )
     return found
 
@@ -556,13 +570,15 @@ def _fit(
     memory = cost.memory_bytes or cost.cache_memory_bytes
     if memory is None:
         return None, ()
-    flag = "--cache-memory" if cost.memory is None else "--memory"
+    flag = spelled("cache_memory") if cost.memory is None else spelled("memory")
     if not caches.needed(1):
         return None, (f"it keeps no keys and values, so {flag} does not apply",)
     taken = 0
     if cost.memory is not None:
         if weights is None:
-            return None, ("what fits is not known, as the size of the weights is not (--weights)",)
+            return None, (
+                f"what fits is not known, as the size of the weights is not ({spelled('weights')})",
+            )
         taken = ceil(weights / cost.tensor_parallel)
     free = memory - taken
     fit = Fit(

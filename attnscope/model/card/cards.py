@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.base.units import MISSING, bytes_text, count_text, counted, few, flops_text, seconds_text
 from attnscope.document.blocks import Block, Heading, Notices, Table
@@ -58,7 +59,8 @@ class Cards(Result):
         if uncounted:
             names = ", ".join(uncounted)
             found.append(
-                f"weights are not counted: {names} (--verify counts those of transformers' models)"
+                f"weights are not counted: {names} ({spelled('verify')} counts those of"
+                " transformers' models)"
             )
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from attnscope.base.spelling import spelled
 from attnscope.base.units import (
     MISSING,
     bytes_text,
@@ -19,7 +20,7 @@ from attnscope.document.blocks import Block, Findings, Heading, Notices, Sentenc
 from attnscope.document.columns import Column
 from attnscope.document.styles import CYAN, GOOD, WRONG
 from attnscope.model.card.figure import plot
-from attnscope.model.card.result import Card, LayerKind, PartCount, WeightsCount, Work
+from attnscope.model.card.result import BY_OPTION, Card, LayerKind, PartCount, WeightsCount, Work
 
 MARKS = {
     "full": "█",
@@ -144,8 +145,10 @@ def _cache_sentence(card: Card) -> str:
         return "it keeps no keys and values for later tokens"
     source = f", {counted(card.n_source, 'token')} of the encoder" if card.n_source else ""
     where = f"{counted(card.batch, 'sequence')} of {counted(card.context, 'token')}{source}"
-    known = ("config.json", "assumed", "--dtype")  # by the heading, by a notice, by the user
-    dtype_from = "" if card.cache_dtype_from in known else f" ({card.cache_dtype_from}; --dtype)"
+    known = ("config.json", "assumed", BY_OPTION)  # by the heading, by a notice, by the user
+    dtype_from = (
+        "" if card.cache_dtype_from in known else f" ({card.cache_dtype_from}; {spelled('dtype')})"
+    )
     if card.n_device > 1:
         where += f", on each of {card.n_device} devices"
     return (

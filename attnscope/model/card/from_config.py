@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnscope.base.errors import ModelError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.model.card.anatomy import Compressed, Indexer, LayerAnatomy, LayerCache, ModelAnatomy
 from attnscope.model.card.states import state_of
@@ -139,7 +140,7 @@ def _read(fields: Fields) -> ModelAnatomy:
 
 
 def _unknown(model_type: str, why: str, by_hand: bool = False) -> ModelError:
-    more = "; or --like llama" if by_hand else ""
+    more = f"; or {spelled('like', 'llama')}" if by_hand else ""
     return ModelError(
         f"the cache of model type {shortened(repr(model_type))} is undecided: {why}.",
         hint=f"the folder of the whole model, whose tensors say more{more}",

@@ -14,6 +14,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.model.card.anatomy import LayerAnatomy, LayerCache
 from attnscope.model.card.cache_dtype import BYTES, CacheDtype
 from attnscope.model.card.llama_cpp import llama_cpp_reserves
@@ -197,7 +198,7 @@ def _share(layer: LayerAnatomy, n_device: int) -> LayerCache:
     def undivided(what: str) -> OptionError:
         return OptionError(
             f"{n_device} devices cannot share {what} of a layer of the kind {layer.kind!r}.",
-            hint="--tensor-parallel 2, or another divisor",
+            hint=f"{spelled(tensor_parallel=2)}, or another divisor",
         )
 
     if n_head is None or n_head % n_device:
@@ -210,7 +211,7 @@ def _share(layer: LayerAnatomy, n_device: int) -> LayerCache:
     if layer.kind not in ("full", "sliding", "chunked", "cross") or n_kv_head is None:
         raise OptionError(
             f"how layers of the kind {layer.kind!r} are shared by several devices is not known here.",
-            hint="the card without --tensor-parallel",
+            hint=f"the card without {spelled('tensor_parallel')}",
         )
     if n_kv_head % n_device and n_device % n_kv_head:
         raise undivided(f"{n_kv_head} heads of keys")

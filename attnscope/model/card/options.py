@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscope.base.errors import OptionError
-from attnscope.base.options import flag_of, option
+from attnscope.base.options import option
+from attnscope.base.spelling import spelled, spelled_any
 from attnscope.base.text import shortened
 from attnscope.base.units import BYTES_OF_UNITS, UNITS_OF_BYTES, parse_amount
 from attnscope.model.card.cache_dtype import BYTES, DTYPES, CacheDtype
@@ -102,17 +103,19 @@ class CostOptions:
         """Raise an OptionError if an option is out of range, or two exclude each other."""
         if self.memory is not None and self.cache_memory is not None:
             raise OptionError(
-                "--memory has weights and caches, --cache-memory caches alone: they exclude each other.",
+                f"{spelled('memory')} has weights and caches, {spelled('cache_memory')} caches"
+                " alone: they exclude each other.",
                 hint="one of them",
             )
         if self.weights is not None and self.weights_dtype is not None:
             raise OptionError(
-                "--weights and --weights-dtype both say the size of the weights.", hint="one of them"
+                f"{spelled('weights')} and {spelled('weights_dtype')} both say the size of the weights.",
+                hint="one of them",
             )
         if self.device is not None and self.tensor_parallel > 1:
             raise OptionError(
-                "--flops and --bandwidth are those of one device that runs the whole model, so"
-                " --tensor-parallel does not apply.",
+                f"{spelled('flops')} and {spelled('bandwidth')} are those of one device that runs"
+                f" the whole model, so {spelled('tensor_parallel')} does not apply.",
                 hint="one of both",
             )
         for name in ("dtype", "dtype_k", "dtype_v", "weights_dtype"):
@@ -125,10 +128,10 @@ class CostOptions:
                         f"{value!r} is not a dtype of keys and values: a cache such as KIVI's, or"
                         " transformers' QuantizedCache, also keeps scales of groups and recent tokens in"
                         " full precision, and the library that packs it decides its bytes.",
-                        hint=f"{flag_of(name)} q4_0, the fewest bits that are counted",
+                        hint=f"{spelled(**{name: 'q4_0'})}, the fewest bits that are counted",
                     )
                 raise OptionError(
-                    f"{value!r} is not a dtype of {what}.", hint=f"{flag_of(name)} {', '.join(known)}"
+                    f"{value!r} is not a dtype of {what}.", hint=spelled_any(name, known, ", ")
                 )
         _ = self.n_tokens, self.cache_dtype  # each raises an error of its own
         _ = self.memory_bytes, self.cache_memory_bytes, self.weights_bytes
@@ -144,13 +147,14 @@ class CostOptions:
         k, v = self.dtype_k or self.dtype, self.dtype_v or self.dtype
         if self.dtype is not None and self.dtype_k is not None and self.dtype_v is not None:
             raise OptionError(
-                "--dtype is idle beside --dtype-k and --dtype-v.", hint="--dtype-k q8_0 --dtype-v q4_0"
+                f"{spelled('dtype')} is idle beside {spelled('dtype_k')} and {spelled('dtype_v')}.",
+                hint=spelled(dtype_k="q8_0", dtype_v="q4_0"),
             )
         if (k is None) != (v is None):
-            known, other = ("v", "k") if k is None else ("k", "v")
+            known, other = ("dtype_v", "dtype_k") if k is None else ("dtype_k", "dtype_v")
             raise OptionError(
-                f"--dtype-{known} needs --dtype-{other}, or --dtype for the other one.",
-                hint="--dtype-k q8_0 --dtype-v q4_0",
+                f"{spelled(known)} needs {spelled(other)}, or {spelled('dtype')} for the other one.",
+                hint=spelled(dtype_k="q8_0", dtype_v="q4_0"),
             )
         return None if k is None or v is None else CacheDtype(k, v)
 
@@ -178,8 +182,8 @@ class CostOptions:
         """
         if (self.flops is None) != (self.bandwidth is None):
             raise OptionError(
-                "what bounds a token needs both --flops and --bandwidth.",
-                hint="--flops 989T --bandwidth 3.35TB",
+                f"what bounds a token needs both {spelled('flops')} and {spelled('bandwidth')}.",
+                hint=spelled(flops="989T", bandwidth="3.35TB"),
             )
         flops = self._number("flops", RATES, "989T", MAX_FLOPS)
         bandwidth = self._number("bandwidth", BYTES_OF_UNITS, "3.35TB")
@@ -192,10 +196,10 @@ class CostOptions:
         value = getattr(self, name)
         if value is None:
             return None
-        flag, text, n = flag_of(name), shortened(str(value)), parse_amount(value, units)
+        text, n, hint = shortened(str(value)), parse_amount(value, units), spelled(**{name: example})
         if n is None:
-            raise OptionError(f"{flag} {text!r} is not an amount.", hint=f"{flag} {example}")
+            raise OptionError(f"{spelled(name, repr(text))} is not an amount.", hint=hint)
         if not 1 <= n <= most:
             limit = "2^50" if most == MAX_NUMBER else "10^20"
-            raise OptionError(f"{flag} {text} must be from 1 to {limit}.", hint=f"{flag} {example}")
+            raise OptionError(f"{spelled(name, text)} must be from 1 to {limit}.", hint=hint)
         return n

@@ -339,6 +339,10 @@ class Work(Part):
         return total / self.bytes_moved if total is not None and self.bytes_moved else None
 
 
+BY_OPTION = "--dtype"
+"""What `cache_dtype_from` is if the user says the dtype, in Python as well: it is data."""
+
+
 @dataclass(repr=False)
 class Card(Result):
     """A model's card.

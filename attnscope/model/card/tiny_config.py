@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from attnscope.base.errors import ModelError, first_line
+from attnscope.base.spelling import spelled
 from attnscope.model.families.table import family_of
 from attnscope.model.files.config import Config, decoder_config, text_part
 
@@ -67,7 +68,7 @@ def small_model(config: Config) -> tuple[Any, Any]:
     except Exception as error:  # what a class of configurations may raise
         raise ModelError(
             f"transformers cannot make a small {model_type}: {first_line(error)}",
-            hint="the formula, without --verify",
+            hint=f"the formula, without {spelled(verify=True)}",
         ) from error
 
 

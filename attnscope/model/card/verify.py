@@ -13,6 +13,7 @@ from typing import Any
 
 from attnscope.base.errors import ModelError, first_line
 from attnscope.base.process.verbosity import silent_transformers
+from attnscope.base.spelling import spelled
 from attnscope.model.card.anatomy import LayerAnatomy, ModelAnatomy
 from attnscope.model.card.cache_dtype import BYTES
 from attnscope.model.card.from_config import anatomy_of, check_described
@@ -63,7 +64,7 @@ def verify_cache(config: Config) -> list[CacheCheck]:
         raise ModelError(
             f"transformers cannot run {small.model_type} small:"
             f" {type(error).__name__}: {first_line(error)}",
-            hint="the formula, without --verify",
+            hint=f"the formula, without {spelled(verify=True)}",
         ) from error
     checks = []
     for n, found in held.items():
@@ -73,7 +74,7 @@ def verify_cache(config: Config) -> list[CacheCheck]:
             raise ModelError(
                 f"transformers' cache of {small.model_type} has {len(found)} layers, and the model"
                 f" {len(layers)}.",
-                hint="the formula, without --verify",
+                hint=f"the formula, without {spelled(verify=True)}",
             )
         for kind in dict.fromkeys(each.kind for each in layers):
             own = [index for index, each in enumerate(layers) if each.kind == kind]

@@ -8,6 +8,7 @@ from typing import Any
 from attnscope.base.errors import OptionError, warn_unused
 from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent
+from attnscope.base.spelling import spelled
 from attnscope.base.text import nearest
 from attnscope.model.effects.options import (
     BLOCKED,
@@ -84,7 +85,10 @@ def effects(
     at = view.at
     if not isinstance(at, str | None):
         at = ",".join(map(str, [at] if isinstance(at, int) else at))
-    layers, heads = parse_indices("--layer", view.layers), parse_indices("--head", view.heads)
+    layers, heads = (
+        parse_indices("layers", view.layers),
+        parse_indices("heads", view.heads),
+    )
     selected = HeadSelection(None if view.stack is None else str(view.stack), layers, heads)
     selection = EffectSelection(columns, selected, at, view.block, view.each_position)
     opening: dict[str, Any] = {"dtype": run.dtype, "memory": run.memory, "tokenizer": tokenizer}
@@ -112,16 +116,16 @@ def column_names(columns: str | Sequence[str] | None, sort: str | None = None) -
     if columns is not None:
         parts = columns.split(",") if isinstance(columns, str) else columns
         names = [" ".join(name.replace("-", " ").split()) for name in parts]
-    for flag, name in [*(("--columns", name) for name in names or []), ("--sort", sort)]:
+    for option, name in [*(("columns", name) for name in names or []), ("sort", sort)]:
         if name is not None and name not in COLUMNS:
             raise OptionError(
-                f"{flag}: there is no column {name!r}.",
+                f"{spelled(option)}: there is no column {name!r}.",
                 hint=nearest(name, COLUMNS) or ", ".join(COLUMNS),
             )
     if names is None:
         return None
     if sort is not None and sort not in names:
-        raise OptionError(f"--sort {sort} is not among --columns {','.join(names)}.")
+        raise OptionError(f"{spelled('sort', sort)} is not among {spelled('columns', ','.join(names))}.")
     return [name for name in COLUMNS if name in names]
 
 
@@ -129,27 +133,33 @@ def _check_inputs(first: PromptText, prompt: PromptOptions, *, several: bool) ->
     """Raise an OptionError unless there is one input, and several prompts have their own answers."""
     inputs = {"text": first.text} | {name: getattr(prompt, name) for name in OTHER_INPUTS}
     names = [name for name, value in inputs.items() if value is not None]
-    readable = '--text "…", --file FILE or --corpus FILE'
+    readable = f"{spelled(text='…')}, {spelled(file='FILE')} or {spelled(corpus='FILE')}"
     if not names:
         raise OptionError("there is no input.", hint=readable)
     if len(names) > 1:
-        raise OptionError(f"--{' and --'.join(names)} cannot be combined.", hint=readable)
+        raise OptionError(f"{' and '.join(map(spelled, names))} cannot be combined.", hint=readable)
     for name in ("answer", "against", "target", "corrupt"):
         if several and getattr(prompt, name) is not None:
             hint = f'"{name}": "…" in each line'
-            raise OptionError(f"--{name} is a field of each prompt.", hint=hint)
+            raise OptionError(f"{spelled(name)} is a field of each prompt.", hint=hint)
 
 
 def _check_view(view: EffectOptions, columns: Sequence[str], *, corrupted: bool, several: bool) -> None:
     """Raise an OptionError for options that contradict each other; warn of those without effect."""
     if PATCHED in columns and not corrupted and not several:
-        raise OptionError("patched needs a corrupted text.", hint='--corrupt "…"')
+        raise OptionError("patched needs a corrupted text.", hint=spelled(corrupt="…"))
     if BLOCKED in columns and view.block is None:
-        raise OptionError("blocked needs keys to block.", hint="--block '0-3>last'")
+        raise OptionError("blocked needs keys to block.", hint=spelled(block="'0-3>last'"))
     if view.block is not None and columns and BLOCKED not in columns:
-        raise OptionError("--block is measured in the column blocked.", hint="--columns blocked")
+        raise OptionError(
+            f"{spelled('block')} is measured in the column blocked.", hint=spelled(columns="blocked")
+        )
     if view.each_position and several:
-        raise OptionError("--each-position is for a single text: positions differ between prompts.")
+        raise OptionError(
+            f"{spelled('each_position')} is for a single text: positions differ between prompts."
+        )
     if corrupted and columns and not {PATCHED, FIRST_ORDER} & set(columns):
-        raise OptionError("--corrupt is for patched and first order.", hint="--columns patched")
-    warn_unused([(view.reverse and view.sort is None, "--reverse", "there is no --sort")])
+        raise OptionError(
+            f"{spelled('corrupt')} is for patched and first order.", hint=spelled(columns="patched")
+        )
+    warn_unused([(view.reverse and view.sort is None, "reverse", f"there is no {spelled('sort')}")])

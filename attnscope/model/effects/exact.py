@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.model.effects.baseline import Baseline
 from attnscope.model.effects.metric import predict
@@ -239,7 +240,8 @@ def _mask(inputs: AttentionInputs, blocks: BlockedKeys, heads: list[list[int]]) 
     if inputs.sinks is None and bool(alone.any()):
         query = int(alone.nonzero()[0, -1])
         raise OptionError(
-            f"--block leaves query {query} no key to read.", hint="fewer keys, or another query"
+            f"{spelled('block')} leaves query {query} no key to read.",
+            hint="fewer keys, or another query",
         )
     mask = added.expand(n_batch, n_head, n_Q, n_K).clone()
     for row, own in enumerate(heads):
@@ -256,9 +258,13 @@ def parse_blocks(
         left, arrow, right = part.partition(">")
         if not arrow:
             raise OptionError(
-                f"--block {shortened(part.strip())!r} has no >.", hint="--block 'KEYS>QUERIES'"
+                f"{spelled('block', f'{shortened(part.strip())!r}')} has no >.",
+                hint=spelled(block="'KEYS>QUERIES'"),
             )
         blocks.append(
-            (parse_positions(left, keys, "--block"), parse_positions(right, queries, "--block"))
+            (
+                parse_positions(left, keys, "block"),
+                parse_positions(right, queries, "block"),
+            )
         )
     return blocks

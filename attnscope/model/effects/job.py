@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from attnscope.base.errors import AttnscopeError, ModelError, OptionError
 from attnscope.base.process import interrupt
 from attnscope.base.process.progress import stage
+from attnscope.base.spelling import in_fields, spelled
 from attnscope.model.effects.exact import rounds
 from attnscope.model.effects.measure import EffectMeasurer, EffectSelection, PromptEffects
 from attnscope.model.effects.options import MEAN, Kind, PromptOptions
@@ -59,7 +59,7 @@ class EffectJob:
         if self.is_corpus:
             named = read_prompts(source if prompts is None else prompts)  # type: ignore[arg-type]
         else:
-            named = [("--text", {"text": self.text, **vars(options)})]
+            named = [(spelled("text"), {"text": self.text, **vars(options)})]
         with self.opened.loading():
             notices += self._load(of_ids=all(fields.get("ids") is not None for _, fields in named))
         with stage(self.progress, f"reading {self.checkpoint.name}'s prompts …"):
@@ -113,7 +113,8 @@ class EffectJob:
             opened.dtype = "float32"
             notices.append(
                 f"the weights are stored in {stored}, and the model ran in float32: effects are"
-                f" differences that {stored} would round away; --dtype {stored} runs it as stored."
+                f" differences that {stored} would round away; {spelled('dtype', stored)} runs it as"
+                " stored."
             )
         opened.check_weights_fit()
         self.model = opened.load()
@@ -128,10 +129,10 @@ class EffectJob:
             OptionError: a field is empty, too long, or not for this model.
         """
         if not self.is_corpus:
-            name = next(f"--{each}" for each in SOURCES if fields[each] is not None)
+            name = next(spelled(each) for each in SOURCES if fields[each] is not None)
             return self._read(fields, name)
         with _about_fields(name):
-            return self._read(fields, "--text")
+            return self._read(fields, spelled("text"))
 
     def _read(self, fields: Mapping[str, Any], name: str) -> MeasuredPrompt:
         """Read one prompt from its input, its answers, a decoder's target and a corrupted input."""
@@ -139,9 +140,9 @@ class EffectJob:
         target, truncate = fields.get("target"), self.options.truncate
         if target is not None and not config.is_encoder_decoder:
             raise OptionError(
-                f"--target is for encoder-decoder models, and {checkpoint.name} ({config.model_type})"
-                " is not one.",
-                hint='--answer "…", which follows the text',
+                f"{spelled('target')} is for encoder-decoder models, and {checkpoint.name}"
+                f" ({config.model_type}) is not one.",
+                hint=f"{spelled(answer='…')}, which follows the text",
             )
         sources = {each: fields.get(each) for each in SOURCES}
         inputs = ReadOptions(**sources, target=target, truncate=truncate)
@@ -150,7 +151,7 @@ class EffectJob:
         if corrupt is not None:
             by_ids = sources["ids"] is not None or not isinstance(corrupt, str)
             read = read_ids if by_ids else read_text
-            corrupted = read(checkpoint, config, corrupt, name="--corrupt", truncate=truncate)
+            corrupted = read(checkpoint, config, corrupt, option="corrupt", truncate=truncate)
             corrupted.to(device)
         reading.to(device)
         self.reading = reading
@@ -171,7 +172,7 @@ class EffectJob:
             return [], f"they have {n_weight:,} weights, and a page holds at most {IN_A_PAGE:,}"
         if self.model.config.is_encoder_decoder:
             if not self.reading.labels:
-                return [], "the decoder has no --target"
+                return [], f"the decoder has no {spelled('target')}"
             give_target(self.checkpoint, self.model, self.reading)
         read = (self.checkpoint, self.model, self.reading)
         with stage(self.progress, "collecting maps …"):
@@ -186,12 +187,11 @@ class EffectJob:
 @contextmanager
 def _about_fields(name: str) -> Iterator[None]:
     """Let errors name a line of a corpus and its fields, where an option would be named otherwise."""
-    fields = "|".join(FIELDS)
     try:
-        yield
+        with in_fields(FIELDS):
+            yield
     except AttnscopeError as error:
-        message = re.sub(rf"--({fields})\b", r"\1", error.message)
-        error.say(f"{name}: {message}", error.hint and re.sub(rf"--({fields}) ", r'"\1": ', error.hint))
+        error.say(f"{name}: {error.message}", error.hint)
         raise
 
 
@@ -204,7 +204,7 @@ def _check_alike(names: Sequence[str], prompts: Sequence[MeasuredPrompt]) -> Non
             raise OptionError(
                 f"the metric of {names[0]} is a {first.kind}, and that of {name} a {prompt.kind}: these"
                 " have no mean.",
-                hint="--metric log-probability"
+                hint=spelled(metric="log-probability")
                 if of_tokens
                 else '"answer": "…" in all lines, or in none',
             )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from attnscope.base.errors import ModelError, OptionError, SizeError
+from attnscope.base.spelling import spelled
 from attnscope.base.units import bytes_text
 from attnscope.model.effects.baseline import Baseline
 from attnscope.model.effects.direct import DirectEffects, NotAdditiveError, direct_effects
@@ -65,12 +66,12 @@ class EffectSelection:
         assert not isinstance(heads.layers, str)
         selected = (heads.stack, heads.layers or [], heads.heads or [])
         check_selected(model, *selected, n_layer=n_layer, n_head=n_head)
-        by_position = {"--at": self.at, "--each-position": self.each_position, "--block": self.block}
-        flag = next((name for name, value in by_position.items() if value), None)
-        if flag and self.heads.stack is None and len(n_layer) > 1:
+        by_position = {"at": self.at, "each_position": self.each_position, "block": self.block}
+        name = next((each for each, value in by_position.items() if value), None)
+        if name and self.heads.stack is None and len(n_layer) > 1:
             raise OptionError(
-                f"{flag} needs a stack: the positions of {' and '.join(n_layer)} differ.",
-                hint=f"--stack {next(iter(n_layer))}",
+                f"{spelled(name)} needs a stack: the positions of {' and '.join(n_layer)} differ.",
+                hint=spelled(stack=next(iter(n_layer))),
             )
 
     def columns_of(self, *, corrupted: bool) -> list[str]:
@@ -164,7 +165,7 @@ class EffectMeasurer:
                 raise ModelError(
                     f"{checkpoint.name} does not call attention through transformers' registry, so that"
                     " keys cannot be hidden from its queries: it has no column blocked.",
-                    hint="--columns zero,mean,direct, without --block",
+                    hint=f"{spelled(columns='zero,mean,direct')}, without {spelled('block')}",
                 )
         if with_gradients:
             self._check_gradient(inputs, metric)
@@ -227,7 +228,7 @@ class EffectMeasurer:
             if not heads:
                 continue
             tokens = prompt.tokens_of(layer.stack)
-            at = None if selection.at is None else parse_positions(selection.at, tokens, "--at")
+            at = None if selection.at is None else parse_positions(selection.at, tokens, "at")
             n_position = len(baseline.outputs[index])
             if len(prompt.measurements) > 1:  # what follows differs between the answers
                 n_position = min(n_position, prompt.n_shared)
@@ -254,7 +255,8 @@ class EffectMeasurer:
         except NotAdditiveError as error:
             if self.selection.columns is not None:
                 raise ModelError(
-                    f"{self.checkpoint.name} has no direct effects: {error}.", hint="--columns zero,mean"
+                    f"{self.checkpoint.name} has no direct effects: {error}.",
+                    hint=spelled(columns="zero,mean"),
                 ) from error
             effects.notices.append(f"there are no direct effects: {error}.")
             return
@@ -269,7 +271,7 @@ class EffectMeasurer:
         if self.selection.columns is not None:
             raise OptionError(
                 "first order is a gradient, and that of a distance from the same embedding is 0.",
-                hint='--answer "another text"; or --columns zero,mean',
+                hint=f"{spelled(answer='another text')}; or {spelled(columns='zero,mean')}",
             )
         return False
 
@@ -342,7 +344,7 @@ class EffectMeasurer:
             raise SizeError(
                 f"{self.checkpoint.name} needs {bytes_text(row + kept)} for {tokens_text(1, n_token)}"
                 f" besides its weights, but its limit is {bytes_text(self.memory)}.",
-                hint="a shorter text; or more --memory, if available",
+                hint=f"a shorter text; or more {spelled('memory')}, if available",
             )
         most = TOKENS_AT_ONCE["cuda" if self.model.device.type == "cuda" else "cpu"]
         return int(max(1, min(fits, most // n_token)))
@@ -368,7 +370,8 @@ class EffectMeasurer:
             raise SizeError(
                 f"the gradient of {self.checkpoint.name} takes about {bytes_text(needed)} for"
                 f" {tokens_text(1, n_token)}, but the limit is {bytes_text(self.memory)}.",
-                hint="--columns zero, which takes less; or a shorter text, or a higher --memory",
+                hint=f"{spelled(columns='zero')}, which takes less; or a shorter text, or a"
+                f" higher {spelled('memory')}",
             )
 
 

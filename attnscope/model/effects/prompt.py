@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from attnscope.base.errors import ModelError, OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.model.effects.metric import Inputs, PredictionMetric, embeddings_of, predict
 from attnscope.model.effects.options import Kind
@@ -44,7 +45,7 @@ class Request:
     against: Answer | None = None
     metric: str | None = None
     position: str | int | None = None
-    name: str = "--text"
+    name: str = ""  #: the name of the text in messages
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class PromptReader:
             if len(ids) < 2:
                 raise OptionError(
                     f"{request.name} is one token long, so no token of it is predicted.",
-                    hint='--answer "…"',
+                    hint=spelled(answer="…"),
                 )
             positions = list(range(len(ids) - 1))
             metric = PredictionMetric(Kind.LOSS, positions, tuple(ids[1:]))
@@ -158,7 +159,7 @@ class PromptReader:
             if not last:
                 raise OptionError(
                     f"the answer is {len(answer)} tokens, which follow the whole text only.",
-                    hint="an answer of one token, or no --position",
+                    hint=f"an answer of one token, or no {spelled('position')}",
                 )
             most = max_tokens(self.model.config)
             if most is not None and len(ids) + len(answer) - 1 > most:
@@ -178,7 +179,8 @@ class PromptReader:
         """Measure the tokens at the masks."""
         if kind is Kind.LOSS:
             raise OptionError(
-                "--metric loss is for models that predict the next token.", hint='--answer "…"'
+                f"{spelled('metric', 'loss')} is for models that predict the next token.",
+                hint=spelled(answer="…"),
             )
         ids = reading.inputs["input_ids"][0].tolist()
         mask = getattr(self.tokenizer, "mask_token_id", None)
@@ -190,7 +192,7 @@ class PromptReader:
             )
             raise OptionError(
                 f"{request.name} {missing}; the model predicts masked tokens.",
-                hint=f"a text with {name}" if name else "--position N",
+                hint=f"a text with {name}" if name else spelled(position="N"),
             )
         places = self._positions(request, reading.source, masks)
 
@@ -206,7 +208,7 @@ class PromptReader:
         if request.answer is None and len(places) > 1:
             raise OptionError(
                 f"{request.name} has {len(places)} masked tokens, and there is no answer.",
-                hint='--answer "…"; or --position N',
+                hint=f"{spelled(answer='…')}; or {spelled(position='N')}",
             )
         return self._answered(request, kind, reading.inputs, places, teacher_forced)
 
@@ -215,11 +217,13 @@ class PromptReader:
         labels = list(reading.labels)
         if request.position is not None:
             raise OptionError(
-                "--position is for models without a decoder; the decoder's last position is measured."
+                f"{spelled('position')} is for models without a decoder; the decoder's last position"
+                " is measured."
             )
         if request.answer is None and not labels:
             raise OptionError(
-                "there is nothing to predict: no --answer, and no --target.", hint='--target "…"'
+                f"there is nothing to predict: no {spelled('answer')}, and no {spelled('target')}.",
+                hint=spelled(target="…"),
             )
 
         start: Any = getattr(self.model.config, "decoder_start_token_id", None)
@@ -274,8 +278,8 @@ class PromptReader:
             best = int(predict(self.model, inputs, PredictionMetric(Kind.LOGIT, places))[0, 0].argmax())
             answer = [best]
         else:
-            answer = self._ids(request.answer, "--answer", context)
-        others = None if request.against is None else self._ids(request.against, "--against", context)
+            answer = self._ids(request.answer, "answer", context)
+        others = None if request.against is None else self._ids(request.against, "against", context)
         single = len(answer) == 1 and (others is None or len(others) == 1)
         if kind is None:
             kind = Kind.LOGIT if single else Kind.LOG_PROBABILITY
@@ -283,15 +287,18 @@ class PromptReader:
             n = max(len(answer), len(others or []))
             raise OptionError(
                 f"the logit is that of one token, and the answer is {n}.",
-                hint="--metric log-probability, which is summed over them",
+                hint=f"{spelled(metric='log-probability')}, which is summed over them",
             )
         if kind not in (Kind.LOGIT, Kind.LOG_PROBABILITY):
             raise OptionError(
-                f"--metric {kind} does not go with an answer of this model.",
-                hint="--metric logit or log-probability",
+                f"{spelled('metric', kind)} does not go with an answer of this model.",
+                hint=f"{spelled(metric='logit')} or log-probability",
             )
         if others == answer:
-            raise OptionError("--answer and --against are the same tokens.", hint="another --against")
+            raise OptionError(
+                f"{spelled('answer')} and {spelled('against')} are the same tokens.",
+                hint=f"another {spelled('against')}",
+            )
         forced, positions = teacher_forced(answer)
         metric = PredictionMetric(kind, positions, tuple(answer))
         if single and others is not None:
@@ -305,7 +312,7 @@ class PromptReader:
             meaning += ", minus that of the other answer"
         prompt = MeasuredPrompt(measurements, meaning, kind)
         prompt.answer, prompt.against = self._shown(answer), self._shown(others or [])
-        for name, ids in (("--answer", answer), ("--against", others or [])):
+        for name, ids in ((spelled("answer"), answer), (spelled("against"), others or [])):
             if len(ids) > 1:
                 parts = " ".join(repr(token.text) for token in tokens_of(self.tokenizer, ids))
                 prompt.notices.append(f"{name} is {len(ids)} tokens: {parts}.")
@@ -316,24 +323,27 @@ class PromptReader:
     def _class(self, reading: Reading, request: Request, kind: Kind | None) -> MeasuredPrompt:
         """Measure the logit of a class."""
         if kind not in (None, Kind.LOGIT):
-            raise OptionError(f"--metric {kind} is not for classifiers.", hint="--metric logit")
+            raise OptionError(
+                f"{spelled('metric', kind)} is not for classifiers.", hint=spelled(metric="logit")
+            )
         if request.position is not None:
-            raise OptionError("--position is for language models; this is a classifier.")
+            raise OptionError(f"{spelled('position')} is for language models; this is a classifier.")
         names = {int(index): name for index, name in self.model.config.id2label.items()}
         logits = predict(self.model, reading.inputs, PredictionMetric(Kind.LOGIT))[0]
 
-        def index_of(answer: Answer, flag: str) -> int:
+        def index_of(answer: Answer, option: str) -> int:
             folded = {name.lower(): index for index, name in names.items()}
             text = str(answer).strip()
             found = int(text) if text.isdigit() else folded.get(text.lower())
             if found is None or found >= len(logits):
                 raise OptionError(
-                    f"{flag} {text!r} is not a class.", hint=", ".join(list(names.values())[:8])
+                    f"{spelled(option, repr(text))} is not a class.",
+                    hint=", ".join(list(names.values())[:8]),
                 )
             return found
 
-        answer = int(logits.argmax()) if request.answer is None else index_of(request.answer, "--answer")
-        against = None if request.against is None else index_of(request.against, "--against")
+        answer = int(logits.argmax()) if request.answer is None else index_of(request.answer, "answer")
+        against = None if request.against is None else index_of(request.against, "against")
         metric = PredictionMetric(Kind.LOGIT, None, (answer,), against)
         prompt = MeasuredPrompt([MeasuredRun(reading.inputs, metric)], metric.meaning, Kind.LOGIT)
         prompt.answer = names.get(answer, str(answer))
@@ -345,28 +355,31 @@ class PromptReader:
         if request.position is not None or kind not in (None, Kind.SIMILARITY, Kind.DISTANCE):
             raise OptionError(
                 f"{self.checkpoint.name} is a {type(self.model).__name__}, which predicts no tokens.",
-                hint='--answer "another text", whose embedding it is compared with',
+                hint=f"{spelled(answer='another text')}, whose embedding it is compared with",
             )
         if request.answer is None and request.against is not None:
-            raise OptionError("--against needs an --answer.", hint='--answer "…"')
+            raise OptionError(
+                f"{spelled('against')} needs an {spelled('answer')}.", hint=spelled(answer="…")
+            )
         default = Kind.DISTANCE if request.answer is None else Kind.SIMILARITY
         if kind is not None and kind is not default:
             raise OptionError(
-                f"--metric {kind} {'needs' if kind is Kind.SIMILARITY else 'takes no'} --answer."
+                f"{spelled('metric', kind)} {'needs' if kind is Kind.SIMILARITY else 'takes no'}"
+                f" {spelled('answer')}."
             )
 
-        def embedding_of(answer: Answer | None, flag: str) -> torch.Tensor | None:
+        def embedding_of(answer: Answer | None, option: str) -> torch.Tensor | None:
             if answer is None:
                 return None
-            ids = self._ids(answer, flag, None, special=True)
+            ids = self._ids(answer, option, None, special=True)
             numbers = torch.tensor([ids], device=self.model.device)
             inputs = {"input_ids": numbers, "attention_mask": torch.ones_like(numbers)}
             return embeddings_of(self.model, inputs)[0]
 
-        answer = embedding_of(request.answer, "--answer")
+        answer = embedding_of(request.answer, "answer")
         if answer is None:
             answer = embeddings_of(self.model, reading.inputs)[0]
-        against = embedding_of(request.against, "--against")
+        against = embedding_of(request.against, "against")
         metric = PredictionMetric(default, None, embedding=answer, against_embedding=against)
         prompt = MeasuredPrompt([MeasuredRun(reading.inputs, metric)], metric.meaning, default)
         prompt.answer = str(request.answer or "")
@@ -384,13 +397,15 @@ class PromptReader:
         """Return the positions whose predictions are measured: the requested one, or the default."""
         if request.position is None:
             return default
-        found = parse_positions(str(request.position), tokens, "--position")
+        found = parse_positions(str(request.position), tokens, "position")
         if len(found) != 1:
-            raise OptionError(f"--position {request.position} is {len(found)} positions, not one.")
+            raise OptionError(
+                f"{spelled('position', request.position)} is {len(found)} positions, not one."
+            )
         return found
 
     def _ids(
-        self, answer: Answer, flag: str, context: list[int] | None, *, special: bool = False
+        self, answer: Answer, option: str, context: list[int] | None, *, special: bool = False
     ) -> list[int]:
         """Return the token ids of an answer, as it is tokenized after the context."""
         if isinstance(answer, int):
@@ -400,9 +415,10 @@ class PromptReader:
         elif self.tokenizer is None:
             parts = answer.replace(",", " ").split()
             if not parts or not all(part.isdigit() for part in parts):
+                named = spelled(option, repr(shortened(answer)))
                 raise OptionError(
-                    f"{flag} {shortened(answer)!r} is a text, and the model has no tokenizer.",
-                    hint=f"{flag} with token ids",
+                    f"{named} is a text, and the model has no tokenizer.",
+                    hint=f"{spelled(option)} with token ids",
                 )
             ids = [int(part) for part in parts]
         elif special:
@@ -410,10 +426,12 @@ class PromptReader:
         else:
             ids = self._continued(answer, context)
         if not ids:
-            raise OptionError(f"{flag} is empty.", hint=f'{flag} " word"')
+            raise OptionError(f"{spelled(option)} is empty.", hint=spelled(**{option: " word"}))
         n_token = self.model.config.get_text_config().vocab_size
         if max(ids) >= n_token or min(ids) < 0:
-            raise OptionError(f"{flag}: there is no token {max(ids)}; the model has {n_token}.")
+            raise OptionError(
+                f"{spelled(option)}: there is no token {max(ids)}; the model has {n_token}."
+            )
         return ids
 
     def _continued(self, answer: str, context: list[int] | None) -> list[int]:
@@ -452,12 +470,13 @@ class PromptReader:
         clean, other = reading.inputs["input_ids"], corrupted.inputs["input_ids"]
         if clean.shape != other.shape:
             raise OptionError(
-                f"{name} is {clean.shape[1]} tokens and --corrupt is {other.shape[1]}: each head's"
-                " output at a position is put into the other run, so both must be equally long.",
+                f"{name} is {clean.shape[1]} tokens and {spelled('corrupt')} is {other.shape[1]}:"
+                " each head's output at a position is put into the other run, so both must be"
+                " equally long.",
                 hint="words of as many tokens",
             )
         if torch.equal(clean, other):
-            raise OptionError(f"--corrupt is the same tokens as {name}.", hint="another text")
+            raise OptionError(f"{spelled('corrupt')} is the same tokens as {name}.", hint="another text")
         measurements = []
         for each in prompt.measurements:
             n = clean.shape[1]
@@ -482,11 +501,11 @@ def _kind_of(metric: str | None) -> Kind | None:
 
 def _refuse_answer(request: Request, kind: Kind) -> None:
     """Raise an OptionError if there is an answer, which the kind of metric does not take."""
-    for flag, value in (("--answer", request.answer), ("--against", request.against)):
+    for flag, value in ((spelled("answer"), request.answer), (spelled("against"), request.against)):
         if value is not None:
             raise OptionError(
-                f"--metric {kind} is measured on the text itself, without {flag}.",
-                hint="--metric log-probability",
+                f"{spelled('metric', kind)} is measured on the text itself, without {flag}.",
+                hint=spelled(metric="log-probability"),
             )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnscope.base.errors import ModelError, OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import nearest, printable, shortened
 from attnscope.model.families.fields import families, wholes
 from attnscope.model.files.config import PARTS_OF_TEXT, Config
@@ -87,7 +88,8 @@ def with_known_types(config: Config, like: str | None = None) -> Typed:
     if like is not None and like not in families():
         near = nearest(like, families())
         raise OptionError(
-            f"--like {shortened(like)}: there is no such model type.", f"--like {near or ALIKE}"
+            f"{spelled('like', shortened(like))}: there is no such model type.",
+            spelled(like=near or ALIKE),
         )
     name = _part_of_text(config)
     if name is None:
@@ -147,7 +149,7 @@ def _typed(config: Config, whole: Config, like: str | None) -> Typed:
     model_type, known = config.get("model_type"), families()
     named = model_type if isinstance(model_type, str) else None
     if like is not None:
-        notice = f"it is read as {like}, as you say (--like)"
+        notice = f"it is read as {like}, as you say ({spelled('like')})"
         return Typed(with_common_names(config) | {"model_type": like}, (notice,), named=named)
     if isinstance(model_type, str) and model_type in known:
         return Typed(config)
@@ -176,7 +178,8 @@ def _typed(config: Config, whole: Config, like: str | None) -> Typed:
     if ordinary is None:
         return Typed(config)
     sentence = (
-        f"{what}: it is read as a decoder of full attention, by its fields, as {ALIKE} is (--like)"
+        f"{what}: it is read as a decoder of full attention, by its fields, as {ALIKE} is"
+        f" ({spelled('like')})"
     )
     return Typed(ordinary | {"model_type": ALIKE}, (sentence,), by_fields=True, named=named)
 

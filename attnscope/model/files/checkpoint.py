@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.base.errors import ModelError, class_name, first_line
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.model.files.config import read_config
 
@@ -147,7 +148,7 @@ def find_checkpoint(model: str | Path | None = None) -> Checkpoint:
             text = model if len(model) <= LONGEST_TEXT and '"' not in model else "…"
             raise ModelError(
                 f"there is no folder {shortened(model)!r}.",
-                hint=f'--text "{text}" for a text; a model is {TAKES}',
+                hint=f"{spelled(text=text)} for a text; a model is {TAKES}",
             )
         raise ModelError(f"there is no folder {model or 'without a name'}.", hint=TAKES)
     return Checkpoint(model, None)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from attnscope.base.errors import ModelError, OptionError
+from attnscope.base.spelling import spelled, spelled_any
 
 
 def check_range(what: str, index: int, count: int, model: str) -> None:
@@ -13,7 +14,7 @@ def check_range(what: str, index: int, count: int, model: str) -> None:
     if not 0 <= index < count:
         raise ModelError(
             f"there is no {what} {index} in {model}: it has {what}s 0 to {count - 1}.",
-            hint=f"--{what} {min(max(index, 0), count - 1)}",
+            hint=spelled(**{f"{what}s": min(max(index, 0), count - 1)}),
         )
 
 
@@ -33,7 +34,7 @@ def check_layer(
         names = enumerated(map(str, sorted(with_attention)))
         raise ModelError(
             f"layer {layer} of {model} {instead}: {layers} {names} of its {n_layer} {have} it.",
-            hint=f"--layer {min(sorted(with_attention), key=lambda other: abs(other - layer))}",
+            hint=spelled(layers=min(sorted(with_attention), key=lambda other: abs(other - layer))),
         )
 
 
@@ -74,7 +75,7 @@ Indices = int | str | Iterable[int] | None
 def parse_indices(option: str, indices: Indices) -> list[int] | None:
     """Return the indices of layers or heads that a user selects, in order; None for `all`.
 
-    >>> parse_indices("--layer", "0-2,5"), parse_indices("--layer", range(2))
+    >>> parse_indices("layers", "0-2,5"), parse_indices("layers", range(2))
     ([0, 1, 2, 5], [0, 1])
 
     Args:
@@ -98,12 +99,12 @@ def _parse_text(option: str, text: str) -> list[int]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         if int(last or first) < int(first):
-            raise OptionError(f"{option} {part} ends before it starts.", hint=f"{option} {last}-{first}")
+            forwards = spelled(**{option: f"{last}-{first}"})
+            raise OptionError(f"{spelled(option, part)} ends before it starts.", hint=forwards)
         numbers.update(range(int(first), int(last or first) + 1))
     return sorted(numbers)
 
 
 def _no_indices(option: str, indices: object) -> OptionError:
-    return OptionError(
-        f"{option} is {indices!r}, but takes numbers from 0.", hint=f"{option} 3, 0-3, 0,2 or all"
-    )
+    hint = spelled_any(option, [3, "0-3", "0,2", "all"])
+    return OptionError(f"{spelled(option)} is {indices!r}, but takes numbers from 0.", hint=hint)

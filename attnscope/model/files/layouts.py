@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from attnscope.base.errors import ModelError
+from attnscope.base.spelling import spelled
 from attnscope.model.families.table import family_of
 from attnscope.model.files.config import layer_kinds
 from attnscope.model.files.indices import enumerated
@@ -245,7 +246,7 @@ def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> lis
     kinds = model_types(config)
     for kind in kinds:
         if why := family_of(kind).no_heads:
-            raise ModelError(f"{model} ({kind}) {why}.", hint='--text "…": its maps')
+            raise ModelError(f"{model} ({kind}) {why}.", hint=f"{spelled(text='…')}: its maps")
     check_attends(config.get("model_type"), model)
     suitable = [layout for layout in (*LAYOUTS, *GGUF) if layout.suits(kinds)]
     endings, extents = _numbered(names)
@@ -278,7 +279,7 @@ def choose_stack(stacks: list[Stack], name: str | None, model: str) -> Stack:
             return stack
     known = [stack.name for stack in stacks]
     raise ModelError(
-        f"there is no stack {name} in {model}: it has {enumerated(known)}.", hint=f"--stack {known[0]}"
+        f"there is no stack {name} in {model}: it has {enumerated(known)}.", hint=spelled(stack=known[0])
     )
 
 

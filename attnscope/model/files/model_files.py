@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError
-from attnscope.base.suggestions import quoted
+from attnscope.base.spelling import quoted
 from attnscope.base.text import alternatives, printable, shortened
 from attnscope.model.files.checkpoint import BUNDLED, Checkpoint, find_checkpoint
 from attnscope.model.files.config import read_config, read_json

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.document.grid.sinks import sink_keys
 from attnscope.model.heads.metrics import AxisTokens
 from attnscope.model.run.tokenize import count_unknown, encoded, max_tokens, tokens_of
@@ -73,8 +74,9 @@ class Reader:
         added = 0 if tokenizer is None else tokenizer.num_special_tokens_to_add()
         if longest is not None and longest <= added:
             raise OptionError(
-                f"--max-length is {longest}, but the tokenizer adds {added} tokens to every text.",
-                hint=f"--max-length {added + 1}, or more",
+                f"{spelled('max_length')} is {longest}, but the tokenizer adds {added} tokens to"
+                " every text.",
+                hint=f"{spelled(max_length=added + 1)}, or more",
             )
         limits = [limit for limit in (max_tokens(model.config), longest) if limit is not None]
         self.limit = min(limits, default=None)

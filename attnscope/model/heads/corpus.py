@@ -24,6 +24,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any, BinaryIO
 
 from attnscope.base.errors import FileError, OptionError, class_name, first_line, no_such_file
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.base.units import bytes_text
 
@@ -247,7 +248,7 @@ def open_corpus(name: str, field: str | None = None, target_field: str | None = 
     text_field = "text" if field is None else field
     if name == "-":
         if sys.stdin is None:
-            raise FileError("standard input is closed.", hint="--corpus FILE")
+            raise FileError("standard input is closed.", hint=spelled(corpus="FILE"))
         return Corpus(None, text_field if has_fields else None, target_field)
     path = Path(name)
     size, head = _identify(path)
@@ -262,8 +263,8 @@ def open_corpus(name: str, field: str | None = None, target_field: str | None = 
         )
     if has_fields:
         raise OptionError(
-            f"{'--target-field' if field is None else '--field'} names a field of objects, and the"
-            f" lines of {path} are plain text.",
+            f"{spelled('target_field' if field is None else 'field')} names a field of objects, and"
+            f" the lines of {path} are plain text.",
             hint=f"a file that ends in {' or '.join(JSON_LINES)}",
         )
     return Corpus(path, None, None, size, head)
@@ -285,7 +286,7 @@ def _identify(path: Path) -> tuple[int, str]:
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
     if S_ISDIR(status.st_mode):
-        raise FileError(f"{path} is a folder.", hint=f"--corpus {path / 'FILE'}")
+        raise FileError(f"{path} is a folder.", hint=spelled(corpus=path / "FILE"))
     raise FileError(f"{path} is not a regular file.", hint="- reads standard input: cat … | attnscope …")
 
 

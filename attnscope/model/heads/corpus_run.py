@@ -16,6 +16,7 @@ from attnscope.base.errors import FileError, OptionError
 from attnscope.base.process import interrupt
 from attnscope.base.process.files import FileThereError
 from attnscope.base.process.progress import Progress, notify, silent
+from attnscope.base.spelling import spelled
 from attnscope.model.heads.resume import RunState, WindowProgress, load_state, save_state
 from attnscope.model.heads.statistics import Accumulator
 
@@ -212,7 +213,7 @@ class CorpusRun:
                 self.unsaved = FileError(
                     f"another program created {self._path} after this run had started; it was not"
                     " overwritten.",
-                    hint="move that file, or use another name for --checkpoint",
+                    hint=f"move that file, or use another name for {spelled('checkpoint')}",
                 )
             except FileError as error:
                 self.unsaved = error
@@ -225,9 +226,13 @@ class CorpusRun:
         if not self.state.done:
             raise KeyboardInterrupt
         line, why = self.state.first_skipped or (None, "")
-        hint = None if self.corpus.field is None else "--field NAME, if texts are in another field"
+        hint = (
+            None
+            if self.corpus.field is None
+            else f"{spelled(field='NAME')}, if texts are in another field"
+        )
         if hint and self.corpus.target_field is not None:
-            hint = "--field NAME --target-field NAME, if texts are in other fields"
+            hint = f"{spelled(field='NAME', target_field='NAME')}, if texts are in other fields"
         raise OptionError(
             f"{self.corpus} has no text that {self.measurer.checkpoint.name} can read"
             + (f": line {line} {why}." if line else "."),

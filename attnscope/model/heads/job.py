@@ -7,6 +7,7 @@ from typing import Any
 
 from attnscope.base.errors import ModelError, OptionError
 from attnscope.base.process.progress import stage
+from attnscope.base.spelling import spelled
 from attnscope.base.units import counted
 from attnscope.model.heads.batches import Encoded, Reader, TextBatch
 from attnscope.model.heads.corpus import Corpus, IterableCorpus
@@ -88,14 +89,15 @@ class MeasurementJob:
         """Measure the heads on one text, or on token ids in its place."""
         inputs, reader = self.inputs, self.reader
         tokenized = self._tokenize(text)
-        lengths = {inputs.name: tokenized.length, "--target": tokenized.target_length}
+        lengths = {inputs.name: tokenized.length, spelled("target"): tokenized.target_length}
         limit = reader.limit
         cut = {source: n for source, n in lengths.items() if limit is not None and n > limit}
         for source, n in cut.items():
             if not inputs.truncate:
                 raise OptionError(
                     f"{source} is {n:,} tokens long, but the model takes at most {limit:,}.",
-                    hint="--truncate; or --corpus FILE, which reads a file line by line",
+                    hint=f"{spelled(truncate=True)}; or {spelled(corpus='FILE')}, which reads a"
+                    " file line by line",
                 )
         batch = reader.batch([tokenized])
         with stage(self.progress, f"running {self.name} on a few tokens …"):
@@ -114,7 +116,9 @@ class MeasurementJob:
                 f"{' and '.join(NEED_TOKENS)} are not measured: which tokens they mean is not known"
             )
         else:
-            table.notices += notices_of_unknown(reader.tokenizer, tokenized.target or [], "--target")
+            table.notices += notices_of_unknown(
+                reader.tokenizer, tokenized.target or [], spelled("target")
+            )
         return table
 
     def measure_corpus(self, corpus: Corpus | IterableCorpus) -> HeadTable:
@@ -153,11 +157,11 @@ class MeasurementJob:
 
     def _check_decodes(self, config: Any) -> None:
         """Raise an OptionError if there is a target, but the model has no decoder beside an encoder."""
-        targets = {"--target": self.inputs.target, "--target-field": self.inputs.target_field}
+        targets = {"target": self.inputs.target, "target_field": self.inputs.target_field}
         options = [option for option, value in targets.items() if value is not None]
         if options and not config.is_encoder_decoder:
             raise OptionError(
-                f"{options[0]} is for encoder-decoder models, and {self.name}"
+                f"{spelled(options[0])} is for encoder-decoder models, and {self.name}"
                 f" ({config.model_type}) is not one."
             )
 
@@ -190,8 +194,14 @@ class MeasurementJob:
     def _hint(self) -> str:
         """The hint if there is too little memory."""
         if self.inputs.has_corpus:
-            return "--max-length N with --batch-tokens N, fewer of each; or more --memory, if available"
-        return "a shorter text: --truncate --max-length N; or more --memory, if available"
+            return (
+                f"{spelled(max_length='N')} with {spelled(batch_tokens='N')}, fewer of each; or"
+                f" more {spelled('memory')}, if available"
+            )
+        return (
+            f"a shorter text: {spelled(truncate=True, max_length='N')}; or more"
+            f" {spelled('memory')}, if available"
+        )
 
     def _batch_tokens(self, device: str) -> int:
         """Return the number of tokens in a batch of a corpus."""

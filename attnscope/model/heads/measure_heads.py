@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import FileError, OptionError
 from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.model.files.indices import parse_indices
 from attnscope.model.heads.options import (
@@ -88,8 +89,8 @@ def measure_heads(
     selection = Selection(
         metric_names(measured.metrics, measured.sort, known),
         measured.stack,
-        parse_indices("--layer", measured.layers),
-        parse_indices("--head", measured.heads),
+        parse_indices("layers", measured.layers),
+        parse_indices("heads", measured.heads),
         inputs.special,
         measured.without_sink,
         measured.weigh and str(measured.weigh),
@@ -125,7 +126,7 @@ def _check_files(run: MeasurementRun) -> None:
 
     check_device_name(run.device)
     if run.file is not None:
-        inside = f"--checkpoint {run.file / 'run.npz'}"
+        inside = spelled("checkpoint", run.file / "run.npz")
         options: dict[str, Any] = {"suffixes": (".npz",), "kind": "a run", "inside": inside}
         check_file(run.file, force=True, streams=False, **options)
 
@@ -159,7 +160,7 @@ def _text(model: Any, inputs: TextOptions) -> str:
         text = text_of_file(Path(inputs.file), limit, truncate=inputs.truncate)
     from attnscope.model.run.tokenize import check_text
 
-    for option, value in ((inputs.name, text), ("--target", inputs.target)):
+    for option, value in ((inputs.name, text), (spelled("target"), inputs.target)):
         if value is not None:
             check_text(option, value, empty="there is nothing to measure")
     return text
@@ -173,22 +174,24 @@ def _check_shared(inputs: TextOptions, run: MeasurementRun) -> None:
         return
     if not inputs.has_corpus:
         raise OptionError(
-            "torchrun divides a corpus among processes, but this is a single text.", hint="--corpus"
+            "torchrun divides a corpus among processes, but this is a single text.",
+            hint=spelled("corpus"),
         )
     if inputs.corpus == "-":
         raise OptionError(
             "standard input can only be read by one process, but there are several.",
-            hint="--corpus FILE",
+            hint=spelled(corpus="FILE"),
         )
     if ":" in run.device:
         raise OptionError(
-            f"--device {run.device} is one device, but each process needs its own.",
-            hint=f"--device {run.device.partition(':')[0]}",
+            f"{spelled('device', run.device)} is one device, but each process needs its own.",
+            hint=spelled(device=run.device.partition(":")[0]),
         )
     if run.device_map is not None:
         raise OptionError(
-            "--device-map divides one model among all GPUs, and torchrun starts one for each.",
-            hint="attnscope heads … --device-map auto, without torchrun; or --device cuda",
+            f"{spelled('device_map')} divides one model among all GPUs, and torchrun starts one for"
+            " each.",
+            hint=f"attnscope heads … --device-map auto, without torchrun; or {spelled(device='cuda')}",
         )
 
 
@@ -223,7 +226,7 @@ def _page_maps(job: MeasurementJob, text: str) -> tuple[list[AttentionMaps], str
         reading = read_text(checkpoint, model.config, text, name=inputs.name, **options)
     sizes = (len(reading.source), len(reading.labels))
     if inputs.max_length is not None and max(sizes) > inputs.max_length:
-        return [], "the text was cut with --max-length"
+        return [], f"the text was cut with {spelled('max_length')}"
     n_weight = selection.n_weights(measurer.heads, *sizes)
     if n_weight > IN_A_PAGE:
         return [], f"they have {n_weight:,} weights, and a page holds at most {IN_A_PAGE:,}"

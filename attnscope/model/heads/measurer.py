@@ -13,6 +13,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, SizeError
+from attnscope.base.spelling import spelled
 from attnscope.base.units import bytes_text
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.heads.batches import TextBatch
@@ -234,7 +235,7 @@ class HeadMeasurer:
         if not bool(computed.sum(dtype=torch.float32).isfinite()):
             raise ModelError(
                 f"the attention of {self.checkpoint.name} is not finite in layer {layer}.",
-                hint="--dtype float32" if self.model.dtype == torch.float16 else None,
+                hint=spelled(dtype="float32") if self.model.dtype == torch.float16 else None,
             )
 
     def _measure_eager(self, batch: TextBatch, accumulator: Accumulator) -> None:
@@ -277,7 +278,7 @@ class HeadMeasurer:
                 f"{self.why_eager}. Its own eager attention computes whole maps, which take"
                 f" {bytes_text(needed)} for {n:,} tokens, more than the limit of"
                 f" {bytes_text(self.memory)}.",
-                hint="a shorter text, or more --memory, if available",
+                hint=f"a shorter text, or more {spelled('memory')}, if available",
             )
 
     def _take(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import FileError, ModelError, OptionError, class_name, warn_unused
 from attnscope.base.process.progress import Progress, stage
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.base.units import counted
 from attnscope.model.files.checkpoint import Checkpoint
@@ -68,7 +69,7 @@ class Trial:
 def read_trials(needles: Needles) -> list[Trial]:
     """Read texts with needles from a .jsonl file, or from objects."""
     if isinstance(needles, str | Path):
-        name, lines = f"--needle {needles}", read_json_lines(needles, EXAMPLE)
+        name, lines = spelled("needle", needles), read_json_lines(needles, EXAMPLE)
     else:
         name, lines = "needle=", [(f"needle {i}", each) for i, each in enumerate(needles, 1)]
     if not lines:
@@ -157,7 +158,7 @@ def measure_needles(
 
     trials = read_trials(needles)
     writes = any(trial.answer is None for trial in trials)
-    warn_unused([(inputs.generate and not writes, "--generate", "the file gives every answer")])
+    warn_unused([(inputs.generate and not writes, "generate", "the file gives every answer")])
     options: dict[str, Any] = {"dtype": run.dtype, "tokenizer": run.tokenizer, "progress": progress}
     with open_model(model, run.device, **options) as opened:
         checkpoint = opened.checkpoint
@@ -205,8 +206,8 @@ def _stack(checkpoint: Checkpoint, config: Any, stack: str | None) -> str:
     only = "cross" if config.is_encoder_decoder else text
     if stack not in (None, only):
         raise OptionError(
-            f"--stack {stack} of {checkpoint.name} does not read the needle while it writes.",
-            hint=f"--stack {only}",
+            f"{spelled('stack', stack)} of {checkpoint.name} does not read the needle while it writes.",
+            hint=spelled(stack=only),
         )
     return only
 

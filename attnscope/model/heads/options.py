@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import OptionError, warn_unused
 from attnscope.base.options import option, refuse
 from attnscope.base.process.launch import launched
+from attnscope.base.spelling import spelled
 from attnscope.model.files.indices import Indices
 from attnscope.model.heads.metrics import METRICS
 from attnscope.model.run.options import (
@@ -93,9 +94,10 @@ class TextOptions:
     def name(self) -> str:
         """The name of a single text in messages."""
         if self.file is not None:
-            return f"--file {self.file}"
+            return spelled("file", self.file)
         return next(
-            (f"--{name}" for name in ("ids", "tokens") if getattr(self, name) is not None), "--text"
+            (spelled(name) for name in ("ids", "tokens") if getattr(self, name) is not None),
+            spelled("text"),
         )
 
     @property
@@ -205,14 +207,18 @@ def check_options(inputs: TextOptions, run: MeasurementRun, order: OrderOptions)
     no_corpus = not inputs.has_corpus
     warn_unused(
         [
-            (inputs.field is not None and no_corpus, "--field", "there is no --corpus"),
-            (run.batch_tokens is not None and no_corpus, "--batch-tokens", "there is no --corpus"),
+            (inputs.field is not None and no_corpus, "field", f"there is no {spelled('corpus')}"),
+            (
+                run.batch_tokens is not None and no_corpus,
+                "batch_tokens",
+                f"there is no {spelled('corpus')}",
+            ),
             (
                 inputs.truncate and not no_corpus,
-                "--truncate",
+                "truncate",
                 "the texts of a corpus are always truncated",
             ),
-            (order.reverse and order.sort is None, "--reverse", "there is no --sort"),
+            (order.reverse and order.sort is None, "reverse", f"there is no {spelled('sort')}"),
         ]
     )
 
@@ -220,19 +226,23 @@ def check_options(inputs: TextOptions, run: MeasurementRun, order: OrderOptions)
 def check_needle_options(inputs: TextOptions, run: MeasurementRun, selection: Selection) -> None:
     """Raise an OptionError for options that are not for retrieval scores, which need a written text."""
     of_rows = {
-        "--target": inputs.target,
-        "--field": inputs.field,
-        "--max-length": inputs.max_length,
-        "--truncate": inputs.truncate,
-        "--no-special": not inputs.special,
-        "--without-sink": selection.without_sink,
-        "--weigh": selection.weigh,
-        "--memory": run.memory,
-        "--batch-tokens": run.batch_tokens,
+        "target": inputs.target,
+        "field": inputs.field,
+        "max_length": inputs.max_length,
+        "truncate": inputs.truncate,
+        "without_sink": selection.without_sink,
+        "weigh": selection.weigh,
+        "memory": run.memory,
+        "batch_tokens": run.batch_tokens,
     }
-    refuse(of_rows, "does not go with --needle, which measures the rows that wrote an answer")
+    why = f"does not go with {spelled('needle')}, which measures the rows that wrote an answer"
+    refuse(of_rows, why)
+    if not inputs.special:
+        raise OptionError(f"{spelled(special=False)} {why}.")
     if launched():
-        raise OptionError("torchrun divides a corpus among processes, but --needle is run by one.")
+        raise OptionError(
+            f"torchrun divides a corpus among processes, but {spelled('needle')} is run by one."
+        )
 
 
 def _conflicts(inputs: TextOptions, run: MeasurementRun) -> Iterator[tuple[object, str, str | None]]:
@@ -246,33 +256,36 @@ def _conflicts(inputs: TextOptions, run: MeasurementRun) -> Iterator[tuple[objec
         "needle": inputs.needle,
     }
     read = [name for name, value in sources.items() if value is not None]
-    readable = '--text "…", --file FILE, --corpus FILE or --needle FILE'
+    readable = (
+        f"{spelled(text='…')}, {spelled(file='FILE')}, {spelled(corpus='FILE')} or"
+        f" {spelled(needle='FILE')}"
+    )
     yield not read, "there is no input.", readable
-    message = f"--{' and --'.join(read)} cannot be combined: give one input."
+    message = f"{' and '.join(map(spelled, read))} cannot be combined: give one input."
     yield len(read) > 1, message, readable
-    of_corpus = {"--target-field": inputs.target_field, "--checkpoint": run.checkpoint}
+    of_corpus = {"target_field": inputs.target_field, "checkpoint": run.checkpoint}
     for option_name, value in of_corpus.items():
-        message = f"{option_name} needs a corpus."
+        message = f"{spelled(option_name)} needs a corpus."
         yield (
             value is not None and not inputs.has_corpus,
             message,
-            f"--corpus FILE {option_name} {value}",
+            spelled(**{"corpus": "FILE", option_name: value}),
         )
     yield (
         inputs.generate is not None and inputs.needle is None,
-        "--generate needs a text with a needle.",
-        f"--needle FILE --generate {inputs.generate}",
+        f"{spelled('generate')} needs a text with a needle.",
+        spelled(needle="FILE", generate=inputs.generate),
     )
-    message = "--target goes with a single text, and a corpus has many."
-    yield inputs.target is not None and inputs.has_corpus, message, "--target-field NAME"
-    message = "--max-length truncates a single text only with --truncate."
+    message = f"{spelled('target')} goes with a single text, and a corpus has many."
+    yield inputs.target is not None and inputs.has_corpus, message, spelled(target_field="NAME")
+    message = f"{spelled('max_length')} truncates a single text only with {spelled('truncate')}."
     cuts = inputs.has_corpus or inputs.truncate
     yield (
         inputs.max_length is not None and not cuts,
         message,
-        f"--truncate --max-length {inputs.max_length}",
+        spelled(truncate=True, max_length=inputs.max_length),
     )
-    message = "--device and --device-map both set where the model runs."
+    message = f"{spelled('device')} and {spelled('device_map')} both set where the model runs."
     yield run.device_map and run.device != "cpu", message, "one of the two"
-    message = "--device meta computes no values, and metrics need values."
-    yield run.device.startswith("meta"), message, "--device cpu"
+    message = f"{spelled('device', 'meta')} computes no values, and metrics need values."
+    yield run.device.startswith("meta"), message, spelled(device="cpu")

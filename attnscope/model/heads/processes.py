@@ -17,6 +17,7 @@ from typing import Any
 
 from attnscope.base.errors import ModelError, OptionError, first_line
 from attnscope.base.process.launch import launched
+from attnscope.base.spelling import spelled
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class ProcessGroup:
         except RuntimeError as error:
             raise ModelError(
                 f"another of the {self.world_size} processes is lost: {first_line(error).rstrip('.')}.",
-                hint="the same command resumes from the last --checkpoint",
+                hint=f"the same command resumes from the last {spelled('checkpoint')}",
             ) from error
         return values
 
@@ -69,7 +70,7 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
         if local >= n_gpu:
             raise OptionError(
                 f"this machine has {n_gpu} GPUs, too few for process {local + 1}.",
-                hint=f"torchrun --nproc-per-node {n_gpu}" if n_gpu else "--device cpu",
+                hint=f"torchrun --nproc-per-node {n_gpu}" if n_gpu else spelled(device="cpu"),
             )
         device = f"cuda:{local}"
         torch.cuda.set_device(local)

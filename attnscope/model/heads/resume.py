@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 from attnscope.base.errors import FileError, OptionError
+from attnscope.base.spelling import spelled
 from attnscope.model.heads.statistics import Accumulator
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def load_state(path: Path, settings: dict[str, Any]) -> RunState:
         if current != saved:
             raise OptionError(
                 f"{path} is from a run with {name} {_short(saved)}, but this run has {_short(current)}.",
-                hint="the same options, or another name for --checkpoint",
+                hint=f"the same options, or another name for {spelled('checkpoint')}",
             )
     parts = {
         part["place"]: WindowProgress(part["batches"], _accumulator(part, arrays, part["place"]))
@@ -205,14 +206,15 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if seal != _seal(content):
         raise FileError(
             f"{path} is not a run saved by this version of attnscope, or is damaged.",
-            hint="another name for --checkpoint",
+            hint=f"another name for {spelled('checkpoint')}",
         )
     with np.load(io.BytesIO(content + seal), allow_pickle=False) as stored:
         arrays = dict(stored)
     record = json.loads(str(arrays.pop("about")))
     if record["schema"] != VERSION:
         raise FileError(
-            f"{path} is from another version: {record['schema']}.", hint="another name for --checkpoint"
+            f"{path} is from another version: {record['schema']}.",
+            hint=f"another name for {spelled('checkpoint')}",
         )
     return record, arrays
 

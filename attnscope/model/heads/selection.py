@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import nearest
 from attnscope.model.heads.metrics import METRICS, RETRIEVAL
 from attnscope.model.heads.statistics import Key
@@ -70,16 +71,17 @@ def metric_names(
         names = [name.strip() for name in parts]
         if not names:
             raise OptionError("metrics is an empty list.", hint="metrics=None for all")
-    for option, name in [*(("--metrics", name) for name in names), ("--sort", sort)]:
+    for option, name in [*(("metrics", name) for name in names), ("sort", sort)]:
         if name is not None and name not in known:
             near = nearest(name, known)
             hint = f"{option} {near}" if near else ", ".join(known)
             if name == RETRIEVAL:
-                hint = "--needle FILE, for which it is measured"
-            raise OptionError(f"{option}: there is no metric {name!r}.", hint=hint)
+                hint = f"{spelled(needle='FILE')}, for which it is measured"
+            raise OptionError(f"{spelled(option)}: there is no metric {name!r}.", hint=hint)
     if sort is not None and sort not in names:
         listed = metrics if isinstance(metrics, str) else ",".join(names)
         raise OptionError(
-            f"--sort {sort} is not among --metrics {listed}.", hint=f"--metrics {listed},{sort}"
+            f"{spelled('sort', sort)} is not among {spelled('metrics', listed)}.",
+            hint=spelled(metrics=f"{listed},{sort}"),
         )
     return list(dict.fromkeys(names))

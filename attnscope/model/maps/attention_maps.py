@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import ModelError, OptionError
 from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.spelling import spelled
 from attnscope.document.grid.sinks import sink_positions
 from attnscope.model.heads.result import HeadTable
 from attnscope.model.maps.options import (
@@ -268,8 +269,8 @@ def _stack(request: MapRequest, opened: OpenedModel) -> str:
     runs = stacks_that_run(opened.config, picture=inputs.image is not None, decodes=inputs.decodes)
     if named is None and request.display.rollout and "cross" in runs:
         raise OptionError(
-            f"{opened.name} has several stacks of layers, and --rollout is of one.",
-            hint="--stack encoder, or --stack decoder",
+            f"{opened.name} has several stacks of layers, and {spelled('rollout')} is of one.",
+            hint=f"{spelled(stack='encoder')}, or {spelled(stack='decoder')}",
         )
     if named is None:
         return "cross" if "cross" in runs else runs[0]
@@ -277,12 +278,12 @@ def _stack(request: MapRequest, opened: OpenedModel) -> str:
         return named
     if opened.config.is_encoder_decoder and named in ("decoder", "cross"):
         raise OptionError(
-            f"--stack {named} belongs to the decoder of {opened.name}, which has no input.",
-            hint='--target "…", or --generate N',
+            f"{spelled('stack', named)} belongs to the decoder of {opened.name}, which has no input.",
+            hint=f"{spelled(target='…')}, or {spelled(generate='N')}",
         )
     raise OptionError(
         f"{opened.name} has no stack {named} for this input: it has {', '.join(runs)}.",
-        hint=f"--stack {runs[0]}",
+        hint=spelled(stack=runs[0]),
     )
 
 
@@ -294,7 +295,9 @@ def _query(query: int | str | None, run: _LoadedModel) -> int | None:
     if not isinstance(query, str):
         return query
     if run.reading.picture and not query.isdecimal():
-        raise OptionError(f"--query is {query!r}, but an image has patches.", hint="--query 0")
+        raise OptionError(
+            f"{spelled('query')} is {query!r}, but an image has patches.", hint=spelled(query=0)
+        )
     decodes = run.stack in ("decoder", "cross")
     return query_position(query, run.reading.target if decodes else run.reading.source)
 
@@ -346,7 +349,7 @@ def _check_query(maps: AttentionMaps) -> None:
     if maps.query is not None and not first <= maps.query <= last:
         raise OptionError(
             f"there is no query {maps.query}: queries are {first} to {last}.",
-            hint="--top 1, which lists them",
+            hint=f"{spelled(top=1)}, which lists them",
         )
 
 
@@ -367,7 +370,7 @@ def _steps(request: MapRequest, collected: CollectedMaps, maps: AttentionMaps) -
 
     if collected.call is None:
         raise ModelError(
-            f"{collected.eager[maps.stack]}. Only its maps are available, not their --steps."
+            f"{collected.eager[maps.stack]}. Only its maps are available, not their {spelled('steps')}."
         )
     named = maps.model if maps.stack == "self" else f"{maps.model} · {maps.stack} attention"
     title = f"{named} · layer {maps.maps[0].layer} of {maps.n_layer}"

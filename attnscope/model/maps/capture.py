@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.base.errors import ModelError
+from attnscope.base.spelling import spelled
 from attnscope.document.result import Check
 from attnscope.model.files.indices import check_indices
 from attnscope.model.heads.result import HeadRow
@@ -341,7 +342,7 @@ class MapCollector:
             raise ModelError(
                 f"layer {self.rollout.n_layer} of {self.name} has no attention, so that what passes"
                 f" through it to layer {layer.number} is unknown to a rollout.",
-                hint="without --rollout, the maps of heads",
+                hint=f"without {spelled(rollout=True)}, the maps of heads",
             )
         product = self.rollout.add(attention, layer.n_head)
         layers = self.selection.layers

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnscope.base.errors import ModelError
+from attnscope.base.spelling import spelled
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.maps.capture import CollectedMaps, HeadSelection, MapCollector
 from attnscope.model.run.attention_hook import observing
@@ -30,7 +31,7 @@ from attnscope.model.run.forward import main_output, run
 from attnscope.model.run.layers import STACKS, counts, stacks_that_run
 from attnscope.model.run.load import as_model_error, disable_cache, load_eager
 from attnscope.model.run.tokenize import Reading
-from attnscope.model.run.value_norms import HINT, ValueNorms, checked
+from attnscope.model.run.value_norms import ValueNorms, checked, unweighed
 
 
 def collect_maps(
@@ -88,7 +89,7 @@ def norms_of_values(checkpoint: Checkpoint, model: Any, reading: Reading) -> Val
 
 def no_values(reason: str) -> ModelError:
     """Return the error that weights cannot be weighed by values, since these are unknown."""
-    return ModelError(f"{reason}. So the values that its heads collect are unknown.", hint=HINT)
+    return ModelError(f"{reason}. So the values that its heads collect are unknown.", hint=unweighed())
 
 
 def first_tokens(reading: Reading, n: int) -> Reading:
@@ -159,7 +160,9 @@ def eager_maps(
                 continue
             for layer, attention in enumerate(maps):
                 collector.collect_map(stack, layer, len(maps), attention)
-    check_returned(checkpoint.name, model, stacks, collector.n_layer, other="another --stack")
+    check_returned(
+        checkpoint.name, model, stacks, collector.n_layer, other=f"another {spelled('stack')}"
+    )
     return collector.result(main_output(output))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import ModelError, OptionError
 from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.spelling import spelled
 from attnscope.base.text import nearest, shortened
 from attnscope.model.files.adapter import Adapter, read_adapter
 from attnscope.model.files.checkpoint import Checkpoint
@@ -130,7 +131,7 @@ def _dtype_of(a: Checkpoint, b: Checkpoint, dtype: str | None) -> tuple[str | No
         return None, []
     return "float32", [
         f"weights are stored in {narrow}, and both ran in float32, so that rounding makes no"
-        f" differences; --dtype {narrow} runs them as stored."
+        f" differences; {spelled('dtype', narrow)} runs them as stored."
     ]
 
 
@@ -186,12 +187,12 @@ def _check_options(b: Any, other_text: str | None, adapter: str | Path | None, s
     if b is None and other_text is None and adapter is None:
         raise OptionError(
             "there is one model and one text, but a comparison takes two of either.",
-            hint="a second model, a second text, or --adapter FOLDER",
+            hint=f"a second model, a second text, or {spelled(adapter='FOLDER')}",
         )
     if sort is not None and sort not in METRICS:
         raise OptionError(
             f"there is no metric {sort}: there are {enumerated(METRICS)}.",
-            hint=f"--sort {nearest(sort, METRICS) or 'change'}",
+            hint=spelled(sort=nearest(sort, METRICS) or "change"),
         )
 
 

@@ -8,6 +8,7 @@ from attnscope.base.errors import OptionError, SizeError
 from attnscope.base.process.budget import memory_budget, parse_size
 from attnscope.base.process.devices import check_memory
 from attnscope.base.process.progress import notify
+from attnscope.base.spelling import spelled
 from attnscope.base.units import bytes_text
 from attnscope.model.maps.capture import HeadSelection
 from attnscope.model.maps.collect import bytes_of_maps, number_of_maps
@@ -20,9 +21,6 @@ from attnscope.model.run.tokenize import Reading
 
 WHOLE = 2**28
 """Maps that take less than 256 MiB together are not pooled unless requested."""
-
-SHORTER = "a shorter text; or more --memory, if available"
-"""The hint for pooled maps that do not fit into memory."""
 
 
 def is_pooled(request: MapRequest, config: Any, reading: Reading, selection: HeadSelection) -> bool:
@@ -45,14 +43,14 @@ def is_pooled(request: MapRequest, config: Any, reading: Reading, selection: Hea
         ),
         (
             request.parts.verify,
-            "--verify needs whole maps of the model's own eager attention",
+            f"{spelled('verify')} needs whole maps of the model's own eager attention",
             "a shorter text, or fewer heads",
         ),
     ):
         if needs_whole:
             raise OptionError(f"{what}, and these maps take {bytes_text(whole)}.", hint=hint)
     if request.display.pool is None:
-        saved = ", and written whole by --save" if request.parts.save else ""
+        saved = f", and written whole by {spelled('save')}" if request.parts.save else ""
         notify(f"whole maps would take {bytes_text(whole)}: they are pooled{saved}", important=True)
         return True
     if request.display.pool == "none" and request.parts.save and request.parts.copies == 0:
@@ -74,7 +72,7 @@ def check_fits(
 ) -> None:
     """Raise a SizeError unless the model's weights and its maps fit into memory together."""
     if pooled:
-        opened.check_fits(_needs(request, opened, reading, selection), "reading", SHORTER)
+        opened.check_fits(_needs(request, opened, reading, selection), "reading", _shorter())
         return
     if request.parts.page:
         from attnscope.document.page.page import check_map_size
@@ -82,13 +80,13 @@ def check_fits(
         check_map_size(n_tokens(request, reading))
     needed = bytes_of_whole(request, opened.config, reading, selection)
     memory = request.run.memory
-    hint = "fewer maps: --layer 0-3 --head 0; or a shorter text"
+    hint = f"fewer maps: {spelled(layers='0-3', heads=0)}; or a shorter text"
     if request.display.pool == "none":
-        hint += "; or, without --pool none, pooled maps"
+        hint += f"; or, without {spelled('pool', 'none')}, pooled maps"
     if request.display.pool == "none" and memory and needed > parse_size(memory):
         raise SizeError(
-            f"whole maps and what is computed from them take {bytes_text(needed)}, but --memory is"
-            f" {memory}.",
+            f"whole maps and what is computed from them take {bytes_text(needed)}, but"
+            f" {spelled('memory')} is {memory}.",
             hint=hint,
         )
     check_memory(needed, "cpu", hint)
@@ -99,7 +97,7 @@ def plan_pooling(
     request: MapRequest, opened: OpenedModel, reading: Reading, selection: HeadSelection
 ) -> MemoryPlan:
     """Divide the memory between a block of weights and the rest, and report how."""
-    plan = opened.plan(_needs(request, opened, reading, selection), SHORTER)
+    plan = opened.plan(_needs(request, opened, reading, selection), _shorter())
     plan.report()
     return plan
 
@@ -124,3 +122,8 @@ def _needs(
     kept *= 1 + request.keeps_weights
     kept += 12 * n * (request.display.top or 0)
     return opened.needs(1, n, kept=kept, pairs=N_PAIRS if request.parts.page else 0)
+
+
+def _shorter() -> str:
+    """Return the hint for pooled maps that do not fit into memory."""
+    return f"a shorter text; or more {spelled('memory')}, if available"

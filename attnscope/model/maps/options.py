@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.base.options import option
+from attnscope.base.spelling import spelled
 from attnscope.model.files.indices import Indices, parse_indices
 from attnscope.model.heads.options import OrderOptions
 from attnscope.model.run.options import (
@@ -67,12 +68,12 @@ class HeadOptions:
     @property
     def layer_numbers(self) -> list[int] | None:
         """The indices of layers, 0 by default; None: all."""
-        return parse_indices("--layer", 0 if self.layers is None else self.layers)
+        return parse_indices("layers", 0 if self.layers is None else self.layers)
 
     @property
     def head_numbers(self) -> list[int] | None:
         """The indices of heads, 0 by default; None: all."""
-        return parse_indices("--head", 0 if self.heads is None else self.heads)
+        return parse_indices("heads", 0 if self.heads is None else self.heads)
 
     @property
     def one_layer(self) -> bool:
@@ -85,7 +86,7 @@ class HeadOptions:
         return self.one_layer and len(self.head_numbers or ()) == 1
 
     def __str__(self) -> str:
-        return f"--layer {self.layers or 0} --head {self.heads or 0}"
+        return spelled(layers=self.layers or 0, heads=self.heads or 0)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError
+from attnscope.base.spelling import spelled
 from attnscope.document.grid.pooling import Pooling
 from attnscope.document.grid.sinks import sink_positions
 from attnscope.model.files.checkpoint import Checkpoint
@@ -80,7 +81,8 @@ def collect_pooled(
         raise ModelError(
             f"{reason}. Its maps come from its own eager attention, which computes them whole and"
             " cannot pool them.",
-            hint="--pool none, if memory suffices; or a shorter text without --pool",
+            hint=f"{spelled(pool='none')}, if memory suffices; or a shorter text without"
+            f" {spelled('pool')}",
         )
     collector = MapCollector(
         checkpoint.name,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError, warn_unused
+from attnscope.base.spelling import spelled
 from attnscope.model.maps.options import HeadOptions, MapParts, MapRun, ShownOptions
 from attnscope.model.run.options import ReadOptions
 
@@ -50,8 +51,8 @@ class MapRequest:
         for fails, message, hint in self._conflicts():
             if fails:
                 raise OptionError(message, hint=hint)
-        of_texts: dict[str, Any] = {"--truncate": self.inputs.truncate, "--pool": self.display.pool}
-        of_texts |= {"--memory": self.run.memory}
+        of_texts: dict[str, Any] = {"truncate": self.inputs.truncate, "pool": self.display.pool}
+        of_texts |= {"memory": self.run.memory}
         if self.inputs.image is not None:
             warn_unused((value, name, "the input is a picture") for name, value in of_texts.items())
         check_device_name(self.run.device)
@@ -64,38 +65,53 @@ class MapRequest:
         """Yield for each contradiction of values whether it holds, the error, and a hint."""
         inputs, names = self.inputs, self.inputs.names
         yield not names, "there is no input.", "a text, ids, tokens, a file or an image"
-        message = f"--{' and --'.join(names)} cannot be combined: give one input."
-        yield len(names) > 1, message, " or ".join(f"--{name}" for name in names)
+        message = f"{' and '.join(map(spelled, names))} cannot be combined: give one input."
+        yield len(names) > 1, message, " or ".join(map(spelled, names))
         for name in ("pair", "target", "generate"):
-            message = f"--{name} applies to texts, and --image is a picture."
+            message = f"{spelled(name)} applies to texts, and {spelled('image')} is a picture."
             is_set = inputs.image is not None and getattr(inputs, name) is not None
-            yield is_set, message, f'--text "…" --{name} …'
+            yield is_set, message, spelled(**{"text": "…", name: ...})
         ids = next((name for name in ("ids", "tokens") if name in names), None)
-        message = f"--pair is the second of two texts, and --{ids} is not a text."
-        yield ids and inputs.pair is not None, message, '--text "…" --pair "…"'
+        no_text = f"and {spelled(ids or 'ids')} is not a text"
+        message = f"{spelled('pair')} is the second of two texts, {no_text}."
+        yield ids and inputs.pair is not None, message, spelled(text="…", pair="…")
         view, heads, rollout, steps = self.display, self.heads, self.display.rollout, self.parts.steps
         for name in ("top", "query"):
             value = getattr(view, name)
-            message = f"--{name} is for one head, and {heads} are several."
+            message = f"{spelled(name)} is for one head, and {heads} are several."
             several = value is not None and not heads.one_head
-            yield several, message, f"--layer 0 --head 0 --{name} {value}"
-        message = "--steps shows whole tensors, and --pool shows pooled maps."
+            yield several, message, spelled(**{"layers": 0, "heads": 0, name: value})
+        message = f"{spelled('steps')} shows whole tensors, and {spelled('pool')} shows pooled maps."
         yield steps and view.pools, message, "one of the two"
-        message = f"--steps are those of one layer, and --layer is {heads.layers}."
-        yield steps and not heads.one_layer, message, "--steps --layer 0"
-        message = f"--steps are those of all heads of a layer, and --head is {heads.heads}."
-        yield steps and heads.heads is not None, message, "leave out --head"
-        message = f"--rollout takes the mean over all heads, and --head is {heads.heads}."
-        yield rollout and heads.heads is not None, message, "leave out --head"
-        message = f"--rollout multiplies whole maps, and --pool {view.pool} pools them."
-        yield rollout and view.pools, message, "--rollout without --pool"
         message = (
-            "--rollout multiplies maps among the same tokens, and the queries and keys of --stack cross"
-            " are tokens of two sequences."
+            f"{spelled('steps')} are those of one layer, and {spelled('layers')} is {heads.layers}."
         )
-        yield rollout and heads.stack == "cross", message, "--stack encoder, or --stack decoder"
-        message = "--device meta computes no values, and attention maps need values."
-        yield self.run.device.startswith("meta"), message, "--device cpu"
+        yield steps and not heads.one_layer, message, spelled(steps=True, layers=0)
+        message = (
+            f"{spelled('steps')} are those of all heads of a layer, and {spelled('heads')} is"
+            f" {heads.heads}."
+        )
+        yield steps and heads.heads is not None, message, f"leave out {spelled('heads')}"
+        message = (
+            f"{spelled('rollout')} takes the mean over all heads, and {spelled('heads')} is"
+            f" {heads.heads}."
+        )
+        yield rollout and heads.heads is not None, message, f"leave out {spelled('heads')}"
+        message = (
+            f"{spelled('rollout')} multiplies whole maps, and {spelled('pool', view.pool)} pools them."
+        )
+        yield rollout and view.pools, message, f"{spelled(rollout=True)} without {spelled('pool')}"
+        message = (
+            f"{spelled('rollout')} multiplies maps among the same tokens, and the queries and keys"
+            f" of {spelled('stack', 'cross')} are tokens of two sequences."
+        )
+        yield (
+            rollout and heads.stack == "cross",
+            message,
+            f"{spelled(stack='encoder')}, or {spelled(stack='decoder')}",
+        )
+        message = f"{spelled('device', 'meta')} computes no values, and attention maps need values."
+        yield self.run.device.startswith("meta"), message, spelled(device="cpu")
 
     def selection(self, stack: str) -> HeadSelection:
         """Return the heads of a stack to collect; a page of a single selected head needs all."""

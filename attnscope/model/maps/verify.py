@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.arrays import largest_difference
 from attnscope.base.errors import ModelError
+from attnscope.base.spelling import spelled
 from attnscope.document.grid.pooling import Pooling
 from attnscope.document.result import Check
 from attnscope.model.files.checkpoint import Checkpoint
@@ -117,7 +118,9 @@ def _beside_rounding(check: Check, spread: float, dtype: torch.dtype) -> Check:
         return check
     note = f"rounding alone makes two runs of its eager attention differ by up to {spread:.2g}"
     note += " here, because each layer amplifies it"
-    return replace(check, ok=None, note=note if dtype == torch.float64 else f"{note}: --dtype float64")
+    return replace(
+        check, ok=None, note=note if dtype == torch.float64 else f"{note}: {spelled('dtype', 'float64')}"
+    )
 
 
 def _pairs(ours: AttentionMaps, theirs: AttentionMaps) -> list[tuple[torch.Tensor, torch.Tensor]]:

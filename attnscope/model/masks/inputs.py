@@ -8,6 +8,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.model.run.load import class_of, load_tokenizer
 from attnscope.model.run.tokenize import Reading, first_position, patches, read_text, tokens_of
 from attnscope.model.run.tokens import Picture, Token
@@ -107,7 +108,7 @@ def _packed(
         raise OptionError(
             f"{checkpoint.name} ({config.model_type}) takes no position_ids, which tell packed texts"
             " apart.",
-            hint="without --packed, for a batch",
+            hint=f"without {spelled(packed=True)}, for a batch",
         )
     names = [name for name in readings[0].inputs if name != "attention_mask"]
     inputs = {name: torch.cat([each.inputs[name] for each in readings], 1) for name in names}

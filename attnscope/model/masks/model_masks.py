@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError
 from attnscope.base.process.progress import Progress, stage
+from attnscope.base.spelling import spelled, spelled_any
 from attnscope.document.result import Check
 from attnscope.model.files.indices import check_indices, parse_indices
 from attnscope.model.files.loaded import LoadedModel
@@ -74,7 +75,7 @@ def model_masks(model: Any, options: ModelMaskOptions, progress: Progress) -> Mo
         progress=progress,
     )
     with opening as opened:
-        checkpoint, layers = opened.checkpoint, parse_indices("--layer", options.layer)
+        checkpoint, layers = opened.checkpoint, parse_indices("layers", options.layer)
         check_device(options.device)
         with opened.loading():
             loaded, batch = _load(opened, options)
@@ -127,12 +128,14 @@ def _check_kernel(name: str, model: Any, kernel: str | None) -> None:
         return
     known = ["eager", *(each for each in ALL_ATTENTION_FUNCTIONS if "|" not in each)]
     if kernel not in known:
-        raise OptionError(f"there is no kernel {kernel!r}.", hint=f"--kernel {', '.join(sorted(known))}")
+        raise OptionError(
+            f"there is no kernel {kernel!r}.", hint=spelled_any("kernel", sorted(known), ", ")
+        )
     attribute = "_supports_flash_attn" if "flash" in kernel else SUPPORTED.get(kernel)
     if attribute is not None and not getattr(model, attribute, False):
         raise OptionError(
             f"{name} is a {type(model).__name__}, which does not support {kernel}.",
-            hint="--kernel eager",
+            hint=spelled(kernel="eager"),
         )
 
 
@@ -148,8 +151,8 @@ def _observe(
     computes = kernel is None or kernel in CALLED
     if measures and not computes:
         raise OptionError(
-            f"--verify asks the kernel itself, and {kernel} is not called here.",
-            hint="a loaded model that uses it, in Python; or without --verify",
+            f"{spelled('verify')} asks the kernel itself, and {kernel} is not called here.",
+            hint=f"a loaded model that uses it, in Python; or without {spelled(verify=True)}",
         )
     # Compiling the code that makes block masks would take many seconds.
     compiling = nullcontext() if computes else torch.compiler.set_stance("force_eager")
@@ -215,7 +218,7 @@ def _chosen(
     if stack is not None and stack not in stacks:
         raise OptionError(
             f"{name} runs no {stack} attention for this input: it has {', '.join(stacks)}.",
-            hint='--target "…"' if model.config.is_encoder_decoder else f"--stack {stacks[0]}",
+            hint=spelled(target="…") if model.config.is_encoder_decoder else spelled(stack=stacks[0]),
         )
     kept = [stack] if stack is not None else stacks
     check_indices(

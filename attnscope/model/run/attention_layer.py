@@ -11,6 +11,7 @@ from typing import Any
 from attnscope.base.dtypes import FLOATS
 from attnscope.base.errors import ModelError
 from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.spelling import spelled
 from attnscope.model.files.loaded import find_model
 
 TEXT = "The cat sat on the mat."
@@ -79,7 +80,7 @@ def attention_layer(
         if not 0 <= layer < len(paths):
             raise ModelError(
                 f"{checkpoint.name} has {len(paths)} layers of attention, and no layer {layer}.",
-                hint=f"--layer 0 to --layer {len(paths) - 1}" if paths else None,
+                hint=f"{spelled(layers=0)} to {spelled(layers=len(paths) - 1)}" if paths else None,
             )
         outer = accumulate(paths[layer].split("."), lambda path, part: f"{path}.{part}")
         received: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}

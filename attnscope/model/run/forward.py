@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attnscope.base.errors import ModelError, OptionError
+from attnscope.base.spelling import spelled
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.run.layers import has_towers
 from attnscope.model.run.load import as_model_error
@@ -119,9 +120,9 @@ def generate_tokens(checkpoint: Checkpoint, model: Any, reading: Reading, n: int
     before = 1 if model.config.is_encoder_decoder else ids.shape[1]
     if most is not None and before + n > most:
         raise OptionError(
-            f"--generate {n} after {before} token{'s' * (before > 1)} makes {before + n}, and the"
-            f" model takes {most}.",
-            hint=f"--generate {most - before}" if most > before else "a shorter text",
+            f"{spelled('generate', n)} after {before} token{'s' * (before > 1)} makes {before + n},"
+            f" and the model takes {most}.",
+            hint=spelled(generate=most - before) if most > before else "a shorter text",
         )
     settings = model.generation_config
     if (

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.model.files.indices import check_indices, check_range
 from attnscope.model.run.tokenize import Reading
 
@@ -77,7 +78,7 @@ def check_selected(
         if not any(other == each for other, _ in n_head):
             raise OptionError(
                 f"{model} runs no {each} attention here, only {', '.join(n_layer)}.",
-                hint=f"--stack {next(iter(n_layer))}",
+                hint=spelled(stack=next(iter(n_layer))),
             )
     check_indices(model, stacks, layers, heads, n_layer=n_layer, n_head=n_head)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from attnscope.base.errors import SizeError
 from attnscope.base.process.progress import notify
+from attnscope.base.spelling import spelled
 from attnscope.base.units import bytes_text
 from attnscope.model.run.blockwise import rounded_rows
 from attnscope.model.run.layers import values_of
@@ -112,7 +113,11 @@ def plan_run(name: str, needs: Needs, memory: int, device: str, hint: str | None
             f"{name} needs at least {bytes_text(needs.least)} for"
             f" {tokens_text(needs.n_batch, needs.n_tokens)} besides its weights, but its limit is"
             f" {bytes_text(memory)}.",
-            hint=hint or "a shorter text: --truncate --max-length N; or more --memory, if available",
+            hint=hint
+            or (
+                f"a shorter text: {spelled(truncate=True, max_length='N')}; or more"
+                f" {spelled('memory')}, if available"
+            ),
         )
     on_gpu = device.startswith("cuda")
     largest = LARGEST_BLOCK["cuda" if on_gpu else "cpu"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.run.load import load_tokenizer, tokenizer_of
@@ -37,24 +38,24 @@ def read_inputs(inputs: ReadOptions, checkpoint: Checkpoint, config: Any) -> Rea
         if len(images) != 1:
             raise OptionError(
                 f"a vision model reads one picture, and here are {len(images)}.",
-                hint='--image A.png --image B.png --text "…", for a model that answers',
+                hint=f"{spelled(image=['A.png', 'B.png'], text='…')}, for a model that answers",
             )
         return read_image(checkpoint, config, images[0])
     if inputs.target is not None and not config.is_encoder_decoder:
         raise OptionError(
-            f"--target is for encoder-decoder models, and {checkpoint.name} ({config.model_type})"
-            " is not one.",
-            hint='--text "…" --pair "…"',
+            f"{spelled('target')} is for encoder-decoder models, and {checkpoint.name}"
+            f" ({config.model_type}) is not one.",
+            hint=spelled(text="…", pair="…"),
         )
     options: dict[str, Any] = {"target": inputs.target, "truncate": inputs.truncate}
     if inputs.ids is not None or inputs.tokens is not None:
         from attnscope.model.run.read_inputs import read_ids
 
         return read_ids(checkpoint, config, inputs.ids, inputs.tokens, **options)
-    text, name = inputs.text or "", "--text"
+    text, name = inputs.text or "", None
     if inputs.file is not None:
         text = text_of_file(Path(inputs.file), max_tokens(config), truncate=inputs.truncate)
-        name = f"--file {inputs.file}"
+        name = spelled("file", inputs.file)
     return read_text(checkpoint, config, text, name=name, pair=inputs.pair, **options)
 
 
@@ -67,7 +68,7 @@ def read_ids(
     ids: Any,
     tokens: str | Sequence[str] | None = None,
     *,
-    name: str = "--ids",
+    option: str = "ids",
     target: str | None = None,
     truncate: bool = False,
 ) -> Reading:
@@ -75,10 +76,10 @@ def read_ids(
 
     Args:
         checkpoint: the model; its tokenizer, if it has one, decodes the ids.
-        name: that of the ids in messages.
+        option: the option that has the ids.
     """
-    name = "--tokens" if ids is None else name
-    numbers = find_tokens(checkpoint, tokens or "") if ids is None else parse_ids(ids, name)
+    name = spelled("tokens" if ids is None else option)
+    numbers = find_tokens(checkpoint, tokens or "") if ids is None else parse_ids(ids, option)
     check_ids(checkpoint, config, numbers, name)
     tokenizer = tokenizer_of(checkpoint)
     limit = max_tokens(config)
@@ -98,7 +99,7 @@ def ids_of(checkpoint: Checkpoint, ids: Any, tokens: str | Sequence[str] | None)
     return parse_ids(ids) if ids is not None else find_tokens(checkpoint, tokens or "")
 
 
-def parse_ids(ids: Any, name: str = "--ids") -> list[int]:
+def parse_ids(ids: Any, option: str = "ids") -> list[int]:
     """Return token ids: of a sequence of them, or a text that separates them by commas.
 
     >>> parse_ids("101, 2023,102"), parse_ids([101, 102])
@@ -112,7 +113,7 @@ def parse_ids(ids: Any, name: str = "--ids") -> list[int]:
     wrong = next((part for part in parts if not (part.isascii() and part.isdigit())), None)
     if wrong is not None or not parts:
         found = "is empty" if wrong is None else f"has {shortened(wrong)!r}, which is not a token id"
-        raise OptionError(f"{name} {found}.", hint=f"{name} 101,2023,102")
+        raise OptionError(f"{spelled(option)} {found}.", hint=spelled(**{option: [101, 2023, 102]}))
     return [int(part[:20]) for part in parts]  # longer ones are no ids either
 
 
@@ -120,17 +121,18 @@ def find_tokens(checkpoint: Checkpoint, tokens: str | Sequence[str]) -> list[int
     """Return the ids of `--tokens`: entries of the vocabulary, in a text separated by spaces."""
     names = tokens.split() if isinstance(tokens, str) else list(tokens)
     if not names:
-        raise OptionError("--tokens is empty.", hint='--tokens "A B C"')
+        raise OptionError(f"{spelled('tokens')} is empty.", hint=spelled(tokens="A B C"))
     vocabulary = load_tokenizer(checkpoint).get_vocab()
     for name in names:
         if name not in vocabulary:
             likely = [f"Ġ{name}", f"▁{name}", f"##{name}", name.lower(), name.upper()]
             near = next((other for other in likely if other in vocabulary), None)
             raise OptionError(
-                f"--tokens: {shortened(name)!r} is not in the vocabulary of {checkpoint.name}.",
+                f"{spelled('tokens')}: {shortened(name)!r} is not in the vocabulary of"
+                f" {checkpoint.name}.",
                 hint=f"{near}, which is"
                 if near
-                else '--text "…", which its tokenizer splits into tokens',
+                else f"{spelled(text='…')}, which its tokenizer splits into tokens",
             )
     return [vocabulary[name] for name in names]
 

@@ -24,6 +24,7 @@ from attnscope.base.errors import (
 )
 from attnscope.base.process.files import is_named_pipe
 from attnscope.base.process.progress import notify
+from attnscope.base.spelling import spelled
 from attnscope.base.text import alternatives, nearest, shortened
 from attnscope.base.units import bytes_text
 
@@ -53,7 +54,7 @@ def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> 
     except FileNotFoundError as error:
         raise no_such_file(path) from error
     except IsADirectoryError as error:
-        raise FileError(f"{path} is a folder.", hint=f"--file {path / 'FILE.txt'}") from error
+        raise FileError(f"{path} is a folder.", hint=spelled(file=path / "FILE.txt")) from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
     try:  # truncated bytes may end within a character
@@ -67,7 +68,7 @@ def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> 
         use = "attnscope reads" if most == MAX_BYTES else of_model
         raise FileError(
             f"{path} is longer than {bytes_text(most)}, more than {use}.",
-            hint="--truncate, which reads its beginning",
+            hint=f"{spelled(truncate=True)}, which reads its beginning",
         )
     return text.replace("\r\n", "\n").replace("\r", "\n")  # as Python reads texts
 

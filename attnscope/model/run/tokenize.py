@@ -8,7 +8,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from attnscope.base.errors import ModelError, OptionError, first_line, is_out_of_memory
-from attnscope.base.suggestions import quoted
+from attnscope.base.spelling import either, quoted, spelled
 from attnscope.base.text import shortened
 from attnscope.base.units import counted
 from attnscope.model.families.table import family_of
@@ -67,7 +67,8 @@ def check_text(option: str, text: str, *, empty: str, hint: str | None = None) -
     if not text.strip():
         raise OptionError(f"{option} is empty: {empty}.", hint=hint)
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise OptionError(f"{option} contains bytes that are not UTF-8.", hint=f'{option} "$(iconv …)"')
+        how = either(command_line=f'{option} "$(iconv …)"', python="a text that is valid Unicode")
+        raise OptionError(f"{option} contains bytes that are not UTF-8.", hint=how)
 
 
 def read_text(
@@ -75,20 +76,29 @@ def read_text(
     config: Any,
     text: str,
     *,
-    name: str = "--text",
+    option: str = "text",
+    name: str | None = None,
     pair: str | None = None,
     target: str | None = None,
     truncate: bool = False,
     tokenizer: Any = None,
 ) -> Reading:
-    """Tokenize a text, or a pair of texts, and a decoder's target."""
-    for option, value in ((name, text), ("--pair", pair), ("--target", target)):
+    """Tokenize a text, or a pair of texts, and a decoder's target.
+
+    Args:
+        option: the option that has the text.
+        name: the name of the text in messages; None: that of its option.
+    """
+    hint = "a file with a text in it" if name else spelled(**{option: "…"})
+    name = name or spelled(option)
+    check_text(name, text, empty="there is nothing to show", hint=hint)
+    for other, value in {"pair": pair, "target": target}.items():
         if value is not None:
-            hint = "a file with a text in it" if option.startswith("--file") else f'{option} "…"'
-            check_text(option, value, empty="there is nothing to show", hint=hint)
+            hint = spelled(**{other: "…"})
+            check_text(spelled(other), value, empty="there is nothing to show", hint=hint)
     tokenizer = tokenizer or load_tokenizer(checkpoint)
     texts = (text,) if pair is None else (text, pair)
-    both = name if pair is None else f"{name} with --pair"
+    both = name if pair is None else f"{name} with {spelled('pair')}"
     encoding, notices = _encode(tokenizer, texts, both, max_tokens(config), truncate)
     names = [name for name in tokenizer.model_input_names if name in encoding]
     inputs = {name: batch_of(encoding[name]) for name in names}
@@ -134,9 +144,11 @@ def notice_of_unknown(tokenizer: Any, count: int, n_token: int, name: str) -> st
 
 def read_target(tokenizer: Any, config: Any, target: str, truncate: bool) -> tuple[list[int], list[str]]:
     """Return the token ids of a decoder's target, and notices about them."""
-    encoding, notices = _encode(tokenizer, (target,), "--target", max_tokens(config), truncate)
+    encoding, notices = _encode(
+        tokenizer, (target,), spelled("target"), max_tokens(config), truncate, as_target=True
+    )
     ids = encoding["input_ids"]
-    return ids, notices + notices_of_unknown(tokenizer, ids, "--target")
+    return ids, notices + notices_of_unknown(tokenizer, ids, spelled("target"))
 
 
 def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
@@ -158,10 +170,10 @@ def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
         )
     towers = hasattr(config, "vision_config")
     if (main_input == "pixel_values") != (what == "image") and not towers:
-        kind, other = ("text", "--image FILE") if what == "text" else ("pictures", '--text "…"')
         raise ModelError(
-            f"{checkpoint.name} ({config.model_type}) does not read {kind}.",
-            hint=other,
+            f"{checkpoint.name} ({config.model_type}) does not read"
+            f" {'text' if what == 'text' else 'pictures'}.",
+            hint=spelled(image="FILE") if what == "text" else spelled(text="…"),
         )
 
 
@@ -261,7 +273,7 @@ def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
     if pixels is None or pixels.dim() != 4 or patch is None:
         raise ModelError(
             f"{checkpoint.name} ({config.model_type}) does not cut a picture into a single grid of"
-            f" patches, which --image needs: {_why_no_grid(config, pixels)}."
+            f" patches, which {spelled('image')} needs: {_why_no_grid(config, pixels)}."
         )
     array = pixels[0].float().permute(1, 2, 0).numpy()
     if getattr(processor, "do_normalize", False):
@@ -356,8 +368,9 @@ def patches(
         known = (others or {}).get(n)
         why = "" if known is None else f", as {known}"
         raise ModelError(
-            f"the model makes {n} tokens from {picture.rows} × {picture.columns} patches{why}: --image"
-            " supports models in which each patch is a token, after a few others."
+            f"the model makes {n} tokens from {picture.rows} × {picture.columns} patches{why}:"
+            f" {spelled('image')} supports models in which each patch is a token, after a few"
+            " others."
         )
     added = [Token("[CLS]" if i == 0 else f"[{i}]", special=True) for i in range(first)]
     return added + [
@@ -376,15 +389,22 @@ def encoded(tokenizer: Any, texts: dict[str, Any], **options: Any) -> Any:
 
 
 def _encode(
-    tokenizer: Any, texts: tuple[str, ...], option: str, limit: int | None, truncate: bool
+    tokenizer: Any,
+    texts: tuple[str, ...],
+    option: str,
+    limit: int | None,
+    truncate: bool,
+    *,
+    as_target: bool = False,
 ) -> tuple[Any, list[str]]:
     """Encode a text or a pair within the model's limit; return a notice if it was truncated.
 
     Args:
-        option: their name in messages; a `--target` is encoded as the decoder's text.
+        option: their name in messages.
         limit: the model's limit in tokens; None: no limit.
+        as_target: whether it is the decoder's text.
     """
-    names = ("text_target",) if option == "--target" else ("text", "text_pair")
+    names = ("text_target",) if as_target else ("text", "text_pair")
     arguments = dict(zip(names, texts, strict=False))
     encoding = encoded(tokenizer, arguments, return_special_tokens_mask=True)
     notices = notices_of_cut(option, len(encoding["input_ids"]), limit, truncate)
@@ -395,14 +415,15 @@ def _encode(
 
 
 def notices_of_cut(
-    option: str, n: int, limit: int | None, truncate: bool, hint: str = "--truncate"
+    option: str, n: int, limit: int | None, truncate: bool, hint: str | None = None
 ) -> list[str]:
     """Return a notice if `n` tokens are truncated to the model's limit; `hint` is that of the error."""
     if limit is None or n <= limit:
         return []
     if not truncate:
         raise OptionError(
-            f"{option} is {n} tokens long, but the model takes at most {limit}.", hint=hint
+            f"{option} is {n} tokens long, but the model takes at most {limit}.",
+            hint=hint or spelled(truncate=True),
         )
     return [f"{option} was truncated from {n} tokens to {limit}."]
 

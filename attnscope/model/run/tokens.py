@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from attnscope.base.errors import OptionError
-from attnscope.base.text import alternatives, nearest, shortened
+from attnscope.base.spelling import spelled, spelled_any
+from attnscope.base.text import nearest, shortened
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ LISTED = 8
 def query_position(
     query: int | str | None,
     tokens: Sequence[Token],
-    hint: str = "a position, counted from 0; --top 1 lists the queries",
+    hint: str | None = None,
 ) -> int | None:
     """Return the position of a query; None stays None.
 
@@ -71,9 +72,11 @@ def query_position(
         return positions[0][0]
     name = repr(shortened(query))
     if not positions:
+        any_query = f"a position, counted from 0; {spelled(top=1)} lists the queries"
         near = nearest(query, [_letters(tokens[i].text) for i in places if not tokens[i].special])
         raise OptionError(
-            f"{name} is not a token among the queries.", hint=f"--query {near}" if near else hint
+            f"{name} is not a token among the queries.",
+            hint=spelled(query=near) if near else hint or any_query,
         )
     if len(positions) == 1:
         numbers = range(positions[0][0], positions[0][1] + 1)
@@ -83,7 +86,7 @@ def query_position(
         numbers = [first for first, _ in positions]
         message = f"{name} occurs {len(numbers)} times among the queries."
     listed = [str(number) for number in numbers[:LISTED]]
-    raise OptionError(message, hint=f"--query {alternatives(listed)}")
+    raise OptionError(message, hint=spelled_any("query", listed))
 
 
 def _letters(token: str) -> str:
@@ -108,14 +111,14 @@ def _spans(word: str, tokens: Sequence[str]) -> list[tuple[int, int]]:
 # The positions that a user names.
 
 
-def parse_positions(text: str, tokens: Sequence[Token], flag: str) -> list[int]:
+def parse_positions(text: str, tokens: Sequence[Token], option: str) -> list[int]:
     """Return the positions that a text lists, in order: numbers, ranges, `last` or tokens, and commas.
 
     A negative number counts from the end. A token means each position at which it stands.
 
-    >>> parse_positions("0-1,last", [Token("a"), Token(" b"), Token(" c")], "--at")
+    >>> parse_positions("0-1,last", [Token("a"), Token(" b"), Token(" c")], "at")
     [0, 1, 2]
-    >>> parse_positions("b", [Token("a"), Token(" b"), Token(" c")], "--at")
+    >>> parse_positions("b", [Token("a"), Token(" b"), Token(" c")], "at")
     [1]
     """
     n, found = len(tokens), set()
@@ -123,25 +126,26 @@ def parse_positions(text: str, tokens: Sequence[Token], flag: str) -> list[int]:
         name = part.strip()
         span = re.fullmatch(r"(-?\d+|last)(?:-(\d+|last))?", name)
         if span is not None:
-            first, last = (_position(each or span[1], n, flag) for each in span.groups())
+            first, last = (_position(each or span[1], n, option) for each in span.groups())
             if last < first:
-                raise OptionError(f"{flag} {name} goes backwards.", hint=f"{flag} {last}-{first}")
+                forwards = spelled(**{option: f"{last}-{first}"})
+                raise OptionError(f"{spelled(option, name)} goes backwards.", hint=forwards)
             found |= set(range(first, last + 1))
             continue
         places = {i for i, token in enumerate(tokens) if token.text.strip() == name and name}
         if not places:
             raise OptionError(
-                f"{flag}: {shortened(name)!r} is not a token of the text, nor a position.",
-                hint=f"{flag} 0-3, last, or a token",
+                f"{spelled(option)}: {shortened(name)!r} is not a token of the text, nor a position.",
+                hint=f"{spelled(**{option: '0-3'})}, last, or a token",
             )
         found |= places
     return sorted(found)
 
 
-def _position(text: str, n: int, flag: str) -> int:
+def _position(text: str, n: int, option: str) -> int:
     """Return a position that a number or `last` means."""
     number = n - 1 if text == "last" else int(text)
     number += n if number < 0 else 0
     if not 0 <= number < n:
-        raise OptionError(f"{flag}: there is no position {text}: the text has {n} tokens.")
+        raise OptionError(f"{spelled(option)}: there is no position {text}: the text has {n} tokens.")
     return number

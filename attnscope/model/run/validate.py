@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.base.arrays import largest_difference
 from attnscope.base.errors import ModelError
+from attnscope.base.spelling import spelled
 from attnscope.model.run.attention_hook import AttentionCall
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def check_rows(
     if not bool(sums.isfinite().all()):
         raise ModelError(
             f"the attention of {name} is not finite in {where}.",
-            hint="--dtype float32" if attention.dtype == torch.float16 else None,
+            hint=spelled(dtype="float32") if attention.dtype == torch.float16 else None,
         )
     margin = tolerance(attention)
     negative, beyond = least < -margin, sums > 1 + margin
@@ -112,7 +113,7 @@ def eager_tolerance(dtype: torch.dtype) -> tuple[float, str]:
     if eps <= torch.finfo(torch.float32).eps:
         return EAGER, ""
     name = str(dtype).removeprefix("torch.")
-    return 16 * eps, f"the model rounds its scores to {name}: --dtype float32 is precise"
+    return 16 * eps, f"the model rounds its scores to {name}: {spelled('dtype', 'float32')} is precise"
 
 
 def weights_of(call: AttentionCall, heads: list[int]) -> tuple[torch.Tensor, float, float]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.arrays import largest_difference
 from attnscope.base.errors import ModelError
+from attnscope.base.spelling import spelled
 from attnscope.model.run.attention_hook import AttentionInputs
 from attnscope.model.run.output_projection import OutputProjection, output_projections
 
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 AT_ONCE = 2**22
 """The number of values v_j W_O^h that are in memory at once: 16 MiB of float32."""
 
-HINT = "without --weigh, the weights themselves"
+
+def unweighed() -> str:
+    """Return the hint of errors about values whose norms are not known."""
+    return f"without {spelled('weigh')}, the weights themselves"
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,8 @@ class ValueNorms:
 
     def _error(self, path: str, reason: str) -> ModelError:
         return ModelError(
-            f"the maps of {self.name} cannot be weighed by values: in {path}, {reason}.", hint=HINT
+            f"the maps of {self.name} cannot be weighed by values: in {path}, {reason}.",
+            hint=unweighed(),
         )
 
 

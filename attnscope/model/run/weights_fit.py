@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, SizeError, is_out_of_memory
+from attnscope.base.spelling import spelled
 from attnscope.base.units import bytes_text, counted
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def check_weights_fit(
     more = f" and {what} {bytes_text(beside)}" if beside else ""
     hints = ["a smaller model"]
     if runs_in not in ("bfloat16", "float16"):
-        hints.append("--dtype bfloat16")
+        hints.append(spelled(dtype="bfloat16"))
     if hint is not None and needed <= free.n_bytes:
         hints = [hint]
     weights = f"the weights of {checkpoint.name} take {bytes_text(needed)}"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.arrays import largest_difference
 from attnscope.base.errors import ModelError, OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.units import counted
 from attnscope.model.files.checkpoint import Checkpoint
 from attnscope.model.files.indices import check_indices
@@ -358,7 +359,7 @@ def check_length(name: str, config: Any, n_prompt: int, n_write: int, *, given: 
         raise OptionError(
             f"{n_prompt:,} tokens and {n_write:,} more make {n_prompt + n_write:,}, and {name} takes"
             f" {most:,}.",
-            hint=f"--generate {most - n_prompt}" if may_write else "a shorter text",
+            hint=spelled(generate=most - n_prompt) if may_write else "a shorter text",
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from attnscope.base.errors import ModelError, OptionError
 from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
+from attnscope.base.spelling import spelled
 from attnscope.base.text import nearest
 from attnscope.model.files.adapter import AdaptedWeights, read_adapter
 from attnscope.model.files.checkpoint import Checkpoint
@@ -67,7 +68,8 @@ def compare_checkpoints(
     """
     if b is None and of.adapter is None:
         raise OptionError(
-            "there is one model, but a comparison takes two.", hint="a second model, or --adapter FOLDER"
+            "there is one model, but a comparison takes two.",
+            hint=f"a second model, or {spelled(adapter='FOLDER')}",
         )
     one = find_weights(a)
     other = one if b is None else find_weights(b)
@@ -75,7 +77,7 @@ def compare_checkpoints(
     adapted = None if of.adapter is None else _adapted(other, tensors[1], of.adapter)
     pairs = _pairs((one, tensors[0]), (other, adapted or tensors[1]), of.stack)
     sizes = {each.stack.name: (each.stack.n_layer, each.n_head) for each, _ in pairs}
-    layers, heads = parse_indices("--layer", of.layers), parse_indices("--head", of.heads)
+    layers, heads = parse_indices("layers", of.layers), parse_indices("heads", of.heads)
     check_indices(
         one.name,
         list(sizes),
@@ -113,7 +115,7 @@ def _check_metric(sort: str | None, pairs: list[tuple[Heads, Heads]]) -> None:
     if sort not in metrics:
         raise OptionError(
             f"there is no metric {sort}: there are {enumerated(metrics)}.",
-            hint=f"--sort {nearest(sort, metrics) or 'W_Q'}",
+            hint=spelled(sort=nearest(sort, metrics) or "W_Q"),
         )
 
 

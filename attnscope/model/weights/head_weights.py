@@ -10,7 +10,7 @@ from attnscope.base.arrays import numbers
 from attnscope.base.errors import ModelError
 from attnscope.base.options import with_keywords
 from attnscope.base.process.progress import Progress, silent, stage
-from attnscope.base.suggestions import quoted
+from attnscope.base.spelling import quoted, spelled
 from attnscope.document.stats import stats_of
 from attnscope.model.families.table import family_of
 from attnscope.model.files.checkpoint import Checkpoint, find_checkpoint
@@ -72,7 +72,8 @@ def head_weights(
         )
     if checks.verify and isinstance(checkpoint, GgufModel):
         raise ModelError(
-            f"{checkpoint.name} is a GGUF file, and --verify runs the model with transformers.",
+            f"{checkpoint.name} is a GGUF file, and {spelled('verify')} runs the model with"
+            " transformers.",
             hint=f"attnscope compare {quoted(checkpoint.name)} FOLDER, with the model it was"
             " converted from",
         )

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import combinations_with_replacement, permutations
 from math import inf, prod
 
+from attnscope.base.spelling import spelled
 from attnscope.base.units import bytes_text
 
 LEAST_BYTES, TIMES_THE_BYTES = 2**30, 4
@@ -88,14 +89,14 @@ class RunBudget:
         """Describe in a sentence what the limits have prevented; None if nothing."""
         if self.ended is not None:
             return (
-                f"the search for axis names stopped {self.ended}: some axes may have no name, and"
-                " no conditions are shown. Smaller sizes, or a --where condition that the code"
-                " requires, make the search shorter"
+                f"the search for axis names stopped {self.ended}: some axes may have no name, and no"
+                f" conditions are shown. Smaller sizes, or a {spelled('where')} condition that the"
+                " code requires, make the search shorter"
             )
         if self.too_large and not is_complete:
             return (
-                "some axes may have no name: runs with other sizes would need more memory than"
-                f" their limit of {bytes_text(self.n_bytes)}. --memory raises it"
+                "some axes may have no name: runs with other sizes would need more memory than their"
+                f" limit of {bytes_text(self.n_bytes)}. {spelled('memory')} raises it"
             )
         return None
 

@@ -13,6 +13,7 @@ from attnscope.base.bounds import CHECKS
 from attnscope.base.dtypes import FLOATS
 from attnscope.base.errors import OptionError, dtype_hint, groups_are_uneven, width_is_odd
 from attnscope.base.sizes import check_sizes
+from attnscope.base.spelling import spelled
 from attnscope.observe.trace import Step, Trace
 
 PLURALS = "keys values numbers weights products embeddings vectors positions heads"
@@ -179,12 +180,12 @@ def completed(sizes: dict[str, int], variant: Variant, d_K: str = "d_K") -> dict
         if sizes[d_K] % 2:
             wider = sizes[d_K] + 1
             if d_K == "d_K":
-                option = f"--dk {wider}"
+                option = spelled("dk", wider)
             elif n_head * sizes[d_K] == sizes["d_feat"]:
-                option = f"--d-feat {n_head * wider}, --d-head {wider}"
+                option = f"{spelled('d_feat', n_head * wider)}, {spelled('d_head', wider)}"
             else:
-                option = f"--d-head {wider}"
-            raise width_is_odd(d_K, sizes[d_K], hint=f"{option}, or no --rope")
+                option = spelled("d_head", wider)
+            raise width_is_odd(d_K, sizes[d_K], hint=f"{option}, or no {spelled(rope=True)}")
         n_at_keys = sizes.get("n_new", sizes["n_K"]) if variant.after_past else sizes["n_K"]
         if variant.shortest is not None:
             n_at_keys = variant.shortest

@@ -15,6 +15,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import SourceError, class_name, safe_str
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.observe.instrument.code_swap import Relay, Silence, lent, live_objects, reachable
 from attnscope.observe.instrument.direct_calls import traceable
@@ -247,7 +248,9 @@ def _files_of(modules: Sequence[str]) -> list[str]:
         if name in PLACES.values():
             continue
         if not all(part.isidentifier() for part in name.split(".")):
-            raise SourceError(f"--follow {shortened(name)!r} is not the name of a module.", hint=hint)
+            raise SourceError(
+                f"{spelled('follow', f'{shortened(name)!r}')} is not the name of a module.", hint=hint
+            )
         try:
             import_module(name)
         except ImportError as error:
@@ -257,7 +260,8 @@ def _files_of(modules: Sequence[str]) -> list[str]:
         except (Exception, SystemExit) as error:
             kind = class_name(error)
             raise SourceError(
-                f"importing {shortened(name)}, which --follow names, raises {kind}: {safe_str(error)}"
+                f"importing {shortened(name)}, which {spelled('follow')} names, raises {kind}:"
+                f" {safe_str(error)}"
             ) from error
         for other, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) or ""

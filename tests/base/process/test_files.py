@@ -51,7 +51,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch, has_links)
     check(path)
     with pytest.raises(FileError, match="already exists") as caught:
         write_while(path, lambda: path.write_text("another's"), force=False)
-    assert caught.value.hint == "another name, or --force to replace it"
+    assert caught.value.hint == "another name, or force=True to replace it"
     assert path.read_text() == "another's"
     assert os.listdir(tmp_path) == ["x"]
 

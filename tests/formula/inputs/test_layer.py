@@ -215,7 +215,9 @@ def test_the_layer_of_something_else_is_refused():
         with pytest.raises(OptionError) as caught:
             compute("mha", weights=weights, layer=2)
         assert caught.value.message == message
-    with pytest.raises(OptionError, match="stack text selects layers of a model, but there is no layer"):
+    with pytest.raises(
+        OptionError, match='stack="text" selects layers of a model, but there is no layer'
+    ):
         compute("mha", weights="minilm", stack="text")
     with pytest.raises(OptionError, match="layer is 'first', but takes whole numbers"):
         compute("mha", weights="minilm", layer="first")

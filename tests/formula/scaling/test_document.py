@@ -202,7 +202,7 @@ def test_sentences_say_no_more_than_the_numbers(largest, gradient, said):
 
 def test_a_width_of_one_shows_nothing_and_says_so():
     assert sentences(*ROWS[:2]) == [
-        "At d_K 1 the scale is 1/√1 = 1 and changes nothing. Use wider keys, such as --dk 1,64,1024, to see what it does."
+        "At d_K 1 the scale is 1/√1 = 1 and changes nothing. Use wider keys, such as widths=[1, 64, 1024], to see what it does."
     ]
 
 

@@ -126,4 +126,4 @@ def test_the_memory_of_a_copy_in_float32_is_planned(monkeypatch):
             continue
         with pytest.raises(SizeError, match=r"the weights of .* take") as error:
             check_weights_fit(find_model(model), model.config, dtype, "cpu")
-        assert error.value.hint == "a smaller model, or --dtype bfloat16"
+        assert error.value.hint == 'a smaller model, or dtype="bfloat16"'

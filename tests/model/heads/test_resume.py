@@ -115,7 +115,7 @@ def test_a_run_with_other_settings_is_refused(tmp_path, name, other):
     changed = {**SETTINGS, name: other}
     with pytest.raises(OptionError, match=f"is from a run with {name} .*, but this run has") as raised:
         load_state(path, changed)
-    assert raised.value.hint == "the same options, or another name for --checkpoint"
+    assert raised.value.hint == "the same options, or another name for checkpoint"
 
 
 def test_both_settings_are_said_and_long_ones_are_cut_and_new_ones_are_others(tmp_path):
@@ -177,7 +177,7 @@ def test_a_file_that_is_damaged_or_another_is_told(tmp_path, how):
     path.write_bytes(DAMAGE[how](path.read_bytes()))
     with pytest.raises(FileError, match=DAMAGED) as raised:
         load_state(path, SETTINGS)
-    assert raised.value.hint == "another name for --checkpoint"
+    assert raised.value.hint == "another name for checkpoint"
 
 
 def test_a_run_of_another_version_is_told(tmp_path, monkeypatch):

@@ -198,7 +198,7 @@ def test_a_file_is_replaced_only_by_force(tmp_path):
     path.write_text("precious")
     with pytest.raises(FileError, match="already exists") as caught:
         save(maps_of(["a"]), path)
-    assert caught.value.hint == "another name, or --force to replace it"
+    assert caught.value.hint == "another name, or force=True to replace it"
     assert path.read_text() == "precious"
     save(maps_of(["a"]), path, force=True)
     assert Image.open(path).format == "PNG"

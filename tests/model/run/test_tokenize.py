@@ -185,7 +185,7 @@ def test_a_model_takes_as_many_tokens_as_it_has_positions(tmp_path, family, more
     words = "cat " * expected
     with pytest.raises(
         OptionError,
-        match=f"--text is {expected + 2} tokens long, but the model takes at most {expected}",
+        match=f"text is {expected + 2} tokens long, but the model takes at most {expected}",
     ):
         read_text(checkpoint, model.config, words)
     assert len(read_text(checkpoint, model.config, words, truncate=True).source) == expected
@@ -222,7 +222,7 @@ def test_tokens_that_are_not_patches_are_explained_where_the_configuration_does(
     swin = other_tokens(SwinConfig(window_size=3), 36)
     with pytest.raises(ModelError, match="6 patches, as it attends within windows of 3 × 3 patches:"):
         patches(Picture(6, 6, 0, b""), 9, 2, swin)
-    with pytest.raises(ModelError, match="makes 8 tokens from 6 × 6 patches: --image"):
+    with pytest.raises(ModelError, match="makes 8 tokens from 6 × 6 patches: image"):
         patches(Picture(6, 6, 0, b""), 8, 2, swin)
     yolos = other_tokens(YolosConfig(num_detection_tokens=5), 36)
     with pytest.raises(ModelError, match="as 5 tokens of detections follow the patches"):

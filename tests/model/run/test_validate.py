@@ -72,7 +72,7 @@ def test_numbers_that_are_not_finite_are_refused(wrong):
         ModelError, match="the attention of some is not finite in layer 1 of its cross"
     ) as e:
         check(attention, stack="cross")
-    assert e.value.hint == "--dtype float32"
+    assert e.value.hint == 'dtype="float32"'
 
 
 def test_what_padding_looks_at_does_not_count():

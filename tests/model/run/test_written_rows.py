@@ -295,7 +295,7 @@ def test_a_text_that_exceeds_the_model_s_limit_is_refused_before_it_runs():
     assert len(rows_of(model, n=5)[0].ids) == 5
     with pytest.raises(OptionError, match=r"11 tokens and 6 more make 17, and .* takes 16") as error:
         rows_of(model, n=6)
-    assert error.value.hint == "--generate 5"
+    assert error.value.hint == "generate=5"
 
 
 def test_pending_rows_hold_no_keys():

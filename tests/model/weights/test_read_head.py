@@ -166,7 +166,7 @@ def test_a_stack_that_is_not_there_is_refused(tmp_path):
         caught.value.message
         == f"there is no stack vision in {folder}: it has encoder, decoder and cross."
     )
-    assert caught.value.hint == "--stack encoder"
+    assert caught.value.hint == 'stack="encoder"'
 
 
 def test_each_stack_has_its_own_layers_and_heads(tmp_path):

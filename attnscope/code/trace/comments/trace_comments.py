@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 from attnscope.base.errors import FileError, OptionError, SourceError, first_line
+from attnscope.base.spelling import either
 from attnscope.base.text import shortened
 from attnscope.code.trace.comments.annotate import Style, annotate_file, diff, write
 from attnscope.code.trace.comments.check import check_source
@@ -57,7 +58,7 @@ def annotate(trace: Trace, style: Style = "comments") -> Annotation:
         raise SourceError(
             f"{trace.title} fails in line {trace.crash.line}, so not all of its shapes are known:"
             f" {trace.crash.error}",
-            hint="run without --annotate to see why",
+            hint=either(command_line="run without --annotate to see why", python="trace.crash"),
         )
     path = _file_of(trace)
     _check_imported(path)

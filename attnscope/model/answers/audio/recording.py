@@ -27,6 +27,7 @@ from attnscope.base.errors import (
 )
 from attnscope.base.process.devices import check_memory
 from attnscope.base.process.files import refuse_pipe
+from attnscope.base.spelling import spelled
 from attnscope.base.text import described, shortened
 
 if TYPE_CHECKING:
@@ -92,12 +93,14 @@ def read_recording(
         if not truncate:
             raise OptionError(
                 f"{name} is {seconds:,.1f} s long, and {model} reads {longest:g} s at once.",
-                hint=f"--truncate; or ffmpeg -i FILE -ss START -t {longest:g} part.wav",
+                hint=f"{spelled(truncate=True)}; or ffmpeg -i FILE -ss START -t {longest:g} part.wav",
             )
         notices.append(f"the recording of {seconds:,.1f} s was cut to {longest:g} s.")
         n = min(n, ceil((longest + 1) * source.rate))  # the last of them are next to the border
     n_new = n * rate // source.rate
-    check_memory(BYTES * (n * source.n_channel + n_new), "cpu", "a shorter recording, or --truncate")
+    check_memory(
+        BYTES * (n * source.n_channel + n_new), "cpu", f"a shorter recording, or {spelled('truncate')}"
+    )
     samples = source.read(n)
     if samples.shape[1] > 1:
         notices.append(f"{samples.shape[1]} channels were mixed to one.")
@@ -126,9 +129,13 @@ def _source(audio: Any) -> SampleSource:
         )
     values, rate = audio
     if isinstance(rate, bool) or not isinstance(rate, Integral):
-        raise OptionError(f"the rate of --audio is {described(rate)}, but has to be samples a second.")
+        raise OptionError(
+            f"the rate of {spelled('audio')} is {described(rate)}, but has to be samples a second."
+        )
     samples = _between_one(values)
-    return SampleSource("--audio", int(rate), len(samples), samples.shape[1], lambda n: samples[:n])
+    return SampleSource(
+        spelled("audio"), int(rate), len(samples), samples.shape[1], lambda n: samples[:n]
+    )
 
 
 def _between_one(values: Any) -> np.ndarray:
@@ -137,17 +144,21 @@ def _between_one(values: Any) -> np.ndarray:
 
     if hasattr(values, "detach"):  # a tensor of torch
         if values.is_meta or values.is_sparse:
-            raise OptionError("the samples of --audio are a tensor without values, or a sparse one.")
+            raise OptionError(
+                f"the samples of {spelled('audio')} are a tensor without values, or a sparse one."
+            )
         values = values.detach().cpu()
         values = values.float() if values.is_floating_point() else values
         values = values.resolve_conj().numpy() if values.is_complex() else values.numpy()
     try:
         samples = np.asarray(values)
     except (ValueError, TypeError) as error:
-        raise OptionError(f"the samples of --audio are not an array: {first_line(error)}.") from error
+        raise OptionError(
+            f"the samples of {spelled('audio')} are not an array: {first_line(error)}."
+        ) from error
     if samples.ndim not in (1, 2) or not samples.size:
         raise OptionError(
-            f"--audio has no samples: its shape is {tuple(samples.shape)}.",
+            f"{spelled('audio')} has no samples: its shape is {tuple(samples.shape)}.",
             hint="n_sample, or n_sample n_channel of them",
         )
     samples = samples.reshape(len(samples), -1)
@@ -158,15 +169,15 @@ def _between_one(values: Any) -> np.ndarray:
     if samples.dtype in (np.int8, np.int16, np.int32):
         return samples.astype(np.float32) / -float(np.iinfo(samples.dtype).min)
     raise OptionError(
-        f"the samples of --audio are {samples.dtype.name}, but sound is floats between −1 and 1, or"
-        " integers of 8, 16 or 32 bits.",
+        f"the samples of {spelled('audio')} are {samples.dtype.name}, but sound is floats between −1"
+        " and 1, or integers of 8, 16 or 32 bits.",
         hint='audio=(samples.astype("int16"), 16000)' if samples.dtype.kind in "iu" else None,
     )
 
 
 def _of_file(path: Path) -> SampleSource:
     """Return the samples of a file."""
-    name = f"--audio {shortened(path)}"
+    name = spelled("audio", shortened(path))
     if not path.exists():
         raise no_such_file(path)
     refuse_pipe(path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.units import counted
 from attnscope.model.answers.pictures.families import (
     FAMILIES,
@@ -103,14 +104,15 @@ def check_family(name: str, config: Any, grid: str | None, videos: Sequence[Any]
     of_family = picture_family(config)
     if of_family is not None and grid is not None:
         raise OptionError(
-            f"--grid is not needed: the image tokens of {name} ({config.model_type}) are known.",
-            hint="no --grid",
+            f"{spelled('grid')} is not needed: the image tokens of {name} ({config.model_type}) are"
+            " known.",
+            hint=f"no {spelled('grid')}",
         )
     if of_family is None and grid is None:
         raise ModelError(
             f"which pixels each image token of {name} ({config.model_type}) covers is not known:"
             f" attnscope knows {', '.join(FAMILIES)}.",
-            hint="--grid ROWSxCOLUMNS, if its image tokens form one grid over the picture",
+            hint=f"{spelled(grid='ROWSxCOLUMNS')}, if its image tokens form one grid over the picture",
         )
     if videos and (of_family is None or of_family.video is None):
         readers = ", ".join(each for each, known in FAMILIES.items() if known.video)
@@ -124,7 +126,9 @@ def _of_grid(grid: str | None) -> Callable[[Processed, int], list[list[ImageToke
     """Return the tokens of a picture as the option `--grid` describes them."""
     found = re.fullmatch(r"\s*([1-9]\d{0,3})\s*[x×,]\s*([1-9]\d{0,3})\s*", grid or "")
     if found is None:
-        raise OptionError(f"--grid is {grid!r}, but must be rows and columns.", hint="--grid 24x24")
+        raise OptionError(
+            f"{spelled('grid')} is {grid!r}, but must be rows and columns.", hint=spelled(grid="24x24")
+        )
     rows, columns = int(found[1]), int(found[2])
     return lambda of, index: by_hand(of, index, rows, columns)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import FileError, OptionError, class_name, first_line
 from attnscope.base.process.devices import check_memory
 from attnscope.base.process.files import refuse_pipe
+from attnscope.base.spelling import spelled
 from attnscope.model.run.pictures import as_file_error, open_picture, opened_image
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 BYTES = 7  #: Bytes for each pixel of a frame: 4 of pillow's, and 3 in the array for the processor
 
 
-FEWER = "a shorter video, or a smaller one; or --fps 1"
+def fewer_frames() -> str:
+    """Return the hint for a video that is too large."""
+    return f"a shorter video, or a smaller one; or {spelled(fps=1)}"
 
 
 @dataclass
@@ -98,8 +101,8 @@ def _of_array(video: Any) -> list[Image]:
 
 def _without_rate(video: str) -> OptionError:
     return OptionError(
-        f"--fps selects frames of a second, and {video} does not say how many a second has.",
-        hint="no --fps",
+        f"{spelled('fps')} selects frames of a second, and {video} does not say how many a second has.",
+        hint=f"no {spelled('fps')}",
     )
 
 
@@ -140,7 +143,7 @@ def _of_file(path: Path, fps: float | None) -> Video:
                 share, read_fps = _share(own, fps, str(path))
                 width, height = opened.size
                 needed = round(getattr(opened, "n_frames", 1) * share) * width * height * BYTES
-                check_memory(needed, "cpu", FEWER)
+                check_memory(needed, "cpu", fewer_frames())
                 frames = ImageSequence.Iterator(opened)
                 return _read(frames, lambda frame: frame.convert("RGB"), share, read_fps)
         except UnidentifiedImageError:
@@ -165,7 +168,7 @@ def _decoded(path: Path, fps: float | None) -> Video:
             n_frame = stream.frames or (container.duration or 0) / av.time_base * (own or 0)
             share, read_fps = _share(own, fps, str(path))
             needed = round(n_frame * share) * stream.width * stream.height * BYTES
-            check_memory(needed, "cpu", FEWER)
+            check_memory(needed, "cpu", fewer_frames())
             return _read(container.decode(stream), lambda frame: frame.to_image(), share, read_fps)
     except av.FFmpegError as error:
         raise FileError(f"{path} cannot be decoded as a video: {first_line(error)}.") from error

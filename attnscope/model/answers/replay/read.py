@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.base.units import counted
 from attnscope.model.answers.prompt import Prompt, Segment
@@ -50,7 +51,7 @@ def read_replay(
     response = read_response(replay, choice)
     prompt = _prompt(checkpoint, config, response, prompt, segments)
     ids, kind, notices = _ids(checkpoint, response)
-    check_ids(checkpoint, config, ids, "--replay")
+    check_ids(checkpoint, config, ids, spelled("replay"))
     values, drift = _values(tokenizer_of(checkpoint), response, ids, kind)
     if drift is not None:
         notices.append(
@@ -75,7 +76,9 @@ def _prompt(
     if isinstance(asked, list) and len(asked) == 1 and isinstance(asked[0], str | list):
         asked = asked[0]
     if isinstance(asked, list) and asked and all(type(each) is int for each in asked):
-        ids = ids or ResponseFields(request, "the request of --replay").items("prompt", COUNT)
+        ids = ids or ResponseFields(request, f"the request of {spelled('replay')}").items(
+            "prompt", COUNT
+        )
     given = prompt is not None
     if prompt is None and request.get("messages") is not None:
         chat = {key: request[key] for key in ("messages", "tools", "documents") if request.get(key)}
@@ -83,12 +86,15 @@ def _prompt(
         unused = [key for key in UNUSED if key in request and ids is None]
         prompt.notices += [f"{key} of the request is not used." for key in unused]
     elif prompt is None and isinstance(asked, str):
-        prompt = read_text(checkpoint, config, asked, segments, name="the prompt of --replay")
+        prompt = read_text(
+            checkpoint, config, asked, segments, name=f"the prompt of {spelled('replay')}"
+        )
     if ids is None:
         if prompt is None:
             raise OptionError(
-                "the prompt is not in --replay.",
-                hint='--text "…" or --messages FILE with it, or {"request": {…}, "response": {…}}',
+                f"the prompt is not in {spelled('replay')}.",
+                hint=f"{spelled(text='…')} or {spelled(messages='FILE')} with it, or"
+                ' {"request": {…}, "response": {…}}',
             )
         return prompt
     own = None if prompt is None else prompt.inputs["input_ids"][0].tolist()
@@ -98,14 +104,16 @@ def _prompt(
         at = next((i for i, (a, b) in enumerate(zip(own, ids, strict=False)) if a != b), None)
         where = f"from token {min(len(own), len(ids)) if at is None else at} on"
         raise OptionError(
-            f"the prompt has other tokens than that of --replay, {where}.",
+            f"the prompt has other tokens than that of {spelled('replay')}, {where}.",
             hint="no other prompt than that of the file",
         )
-    check_ids(checkpoint, config, ids, "--replay")
+    check_ids(checkpoint, config, ids, spelled("replay"))
     if any(getattr(config, name, None) in ids for name in PLACEHOLDERS):
         raise OptionError(
-            "the prompt of --replay has tokens of a picture, a video or a recording, but not it.",
-            hint='--image FILE --text "…" with it, or "messages" with the picture in its request',
+            f"the prompt of {spelled('replay')} has tokens of a picture, a video or a recording, but"
+            " not it.",
+            hint=f'{spelled(image="FILE", text="…")} with it, or "messages" with the picture in'
+            " its request",
         )
     tokenizer = tokenizer_of(checkpoint)
     inputs = {"input_ids": batch_of(ids), "attention_mask": batch_of([1] * len(ids))}
@@ -131,12 +139,13 @@ def _ids(checkpoint: Checkpoint, response: Response) -> tuple[list[int], str, li
             return found, "pieces", _notices_of_other_text(tokenizer, response, found)
     if response.hidden or not response.text:
         raise OptionError(
-            "the answer of --replay has reasoning or calls of tools, which are not in its text.",
+            f"the answer of {spelled('replay')} has reasoning or calls of tools, which are not in"
+            " its text.",
             hint=EXACT,
         )
     text = response.text.rstrip("\ufffd") or response.text  # a character that is cut off
     ids = _continuation(tokenizer, text)
-    notices = [f"the text of --replay was tokenized again: {why}."]
+    notices = [f"the text of {spelled('replay')} was tokenized again: {why}."]
     wrote = response.n_token or len(response.entries)
     if wrote and wrote - len(ids) not in (0, 1):  # one is the end of the text
         notices.append(f"the engine wrote {counted(wrote, 'token')}, and its text has {len(ids)} here.")
@@ -163,8 +172,8 @@ def _are_complete(tokenizer: Any, response: Response, ids: list[int]) -> bool:
         return True
     if tokenizer is None:
         return response.n_token is None
-    spelled = _spelled(tokenizer, ids, pieces_of(tokenizer, ids))
-    return not response.hidden and spelled.startswith(response.text.strip(" \ufffd").encode())
+    written = _spelled(tokenizer, ids, pieces_of(tokenizer, ids))
+    return not response.hidden and written.startswith(response.text.strip(" \ufffd").encode())
 
 
 def _notices_of_other_text(tokenizer: Any, response: Response, ids: list[int]) -> list[str]:
@@ -176,13 +185,13 @@ def _notices_of_other_text(tokenizer: Any, response: Response, ids: list[int]) -
     text = response.text.strip(" \ufffd")
     if tokenizer is None or not text:
         return []
-    spelled = _spelled(tokenizer, ids, pieces_of(tokenizer, ids))
-    if text.encode() in spelled:
+    written = _spelled(tokenizer, ids, pieces_of(tokenizer, ids))
+    if text.encode() in written:
         return []
-    theirs = shortened(repr(spelled.decode(errors="replace")), 60)
+    theirs = shortened(repr(written.decode(errors="replace")), 60)
     return [
-        f"the tokens of --replay spell {theirs}, and its text is {shortened(repr(text), 60)}: the tokens"
-        " are what is written here."
+        f"the tokens of {spelled('replay')} spell {theirs}, and its text is"
+        f" {shortened(repr(text), 60)}: the tokens are what is written here."
     ]
 
 
@@ -241,8 +250,8 @@ def _values(
     cut = response.engine == "llama.cpp" and len(entries) < len(places)  # before a word that stops it
     if entries and kind == "exact" and (drift is not None or not (cut or len(entries) == len(places))):
         raise OptionError(
-            f"--replay has {counted(len(ids), 'id')} and {len(entries)} log-probabilities: which belongs"
-            " to which is not known.",
+            f"{spelled('replay')} has {counted(len(ids), 'id')} and {len(entries)}"
+            " log-probabilities: which belongs to which is not known.",
             hint="a whole response",
         )
     values: list[float | None] = [None] * len(ids)

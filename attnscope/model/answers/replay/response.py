@@ -27,13 +27,11 @@ from math import inf
 from typing import Any, Generic, TypeVar
 
 from attnscope.base.errors import FileError, OptionError, first_line
+from attnscope.base.spelling import spelled
 from attnscope.base.text import described, shortened
 from attnscope.base.units import counted, few
 from attnscope.model.run.text_file import whole_text
 
-AFTER_SAMPLING = (
-    "the probabilities of --replay are those after sampling, not the model's: they are not compared."
-)
 DRAFTED = "a stream of llama.cpp leaves out tokens of a draft: log-probabilities are not compared."
 UNLIKELY = -9999.0
 """What OpenAI and vLLM write for a log-probability that is not known; llama.cpp's is lower yet."""
@@ -76,7 +74,7 @@ class Response:
 
 def read_response(replay: Any, choice: int | None = None) -> Response:
     """Read a file, `-`, or its content as a dict: a response, or `{"request": {…}, "response": {…}}`."""
-    name = "replay" if isinstance(replay, dict) else f"--replay {shortened(replay)}"
+    name = "replay" if isinstance(replay, dict) else spelled("replay", shortened(replay))
     try:
         return _response(replay, choice, name)
     except RecursionError as error:
@@ -101,7 +99,7 @@ def _response(replay: Any, choice: int | None, name: str) -> Response:
     elif whole.get("content") is not None:
         response = _of_llama_cpp(content)
         if choice:
-            raise OptionError(f"{name} has one answer, and no choices.", hint="no --choice")
+            raise OptionError(f"{name} has one answer, and no choices.", hint=f"no {spelled('choice')}")
     else:
         raise OptionError(f"{name} has neither choices nor a content.", hint=SHAPE)
     response.n_prompt, response.n_token = _counts(content)
@@ -211,7 +209,7 @@ def _chosen(choices: list[ResponseFields], choice: int | None, name: str) -> Res
     if choice not in known:
         raise OptionError(
             f"{name} has no choice {choice}: it has {few(list(map(str, known)))}.",
-            hint=f"--choice {known[0]}",
+            hint=spelled(choice=known[0]),
         )
     return choices[known.index(choice)]
 
@@ -242,7 +240,9 @@ def _of_choices(content: ResponseFields, number: int | None) -> Response:
     elif any("id" in each.values for each in entries) or "timings" in content.values:
         response.engine = "llama.cpp"
     if len(choices) > 1 and number is None:
-        response.notices.append(f"{name} has {len(choices)} choices: this is the first (--choice).")
+        response.notices.append(
+            f"{name} has {len(choices)} choices: this is the first ({spelled('choice')})."
+        )
     return response
 
 
@@ -317,7 +317,10 @@ def _read_entries(response: Response, found: list[ResponseFields]) -> None:
             )
         )
     if any("prob" in each.values for each in found):
-        response.notices.append(AFTER_SAMPLING)
+        response.notices.append(
+            f"the probabilities of {spelled('replay')} are those after sampling, not the model's: they"
+            " are not compared."
+        )
 
 
 PENALTIES = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "repeat_penalty": 1}

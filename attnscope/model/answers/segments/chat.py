@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from attnscope.base.errors import FileError, OptionError, first_line
+from attnscope.base.spelling import spelled
 from attnscope.base.text import described, shortened
 from attnscope.model.run.pictures import open_picture
 from attnscope.model.run.text_file import whole_text
@@ -184,7 +185,7 @@ def read_chat(messages: Any) -> Chat:
     """Read a file of JSON, `-`, a list of messages, or a dict of `messages`, `tools` and `documents`."""
     name = "messages"
     if isinstance(messages, (str, Path)):
-        name = f"--messages {shortened(messages)}"
+        name = spelled("messages", shortened(messages))
         try:
             messages = json.loads(whole_text(str(messages)))
         except (ValueError, RecursionError) as error:

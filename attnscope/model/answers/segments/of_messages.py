@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError, first_line, is_out_of_memory
+from attnscope.base.spelling import spelled
 from attnscope.base.text import described
 from attnscope.base.units import percent
 from attnscope.model.answers.prompt import Prompt
@@ -48,7 +49,10 @@ def read_messages(
     """
     chat = read_chat(messages)
     if fps is not None and all(part["type"] != "video" for part in chat.pictures):
-        raise OptionError("--fps is that of a video, and the messages have none.", hint="no --fps")
+        raise OptionError(
+            f"{spelled('fps')} is that of a video, and the messages have none.",
+            hint=f"no {spelled('fps')}",
+        )
     if chat.pictures:
         return _read_pictures(checkpoint, config, chat, segments, fps)
     tokenizer = templated = load_tokenizer(checkpoint)
@@ -58,11 +62,11 @@ def read_messages(
     result, ranges = encode_with_ranges(tokenizer, found.text, checkpoint.name, special=False)
     ids = list(result["input_ids"])
     shorter = "fewer messages, or shorter ones"
-    notices_of_cut("--messages", len(ids), max_tokens(config), truncate=False, hint=shorter)
+    notices_of_cut(spelled("messages"), len(ids), max_tokens(config), truncate=False, hint=shorter)
     owners, more = owners_of_chat(found, segments)
     parts, without = segments_of(owners, ranges, "template")
     notices += more + notices_without_tokens(without)
-    notices += notices_of_unknown(tokenizer, ids, "--messages")
+    notices += notices_of_unknown(tokenizer, ids, spelled("messages"))
     inputs = {name: batch_of(result[name]) for name in tokenizer.model_input_names if name in result}
     return Prompt(inputs, tokens_of(tokenizer, ids), parts, tokenizer=tokenizer, notices=notices)
 
@@ -97,13 +101,13 @@ def render_chat(chat: Chat, templated: Any, name: str) -> tuple[Provenance, list
     if not template:
         raise ModelError(
             f"{name} has no chat template, which says how a chat becomes a text.",
-            hint='--text "…", with the marks that the model was trained on',
+            hint=f"{spelled(text='…')}, with the marks that the model was trained on",
         )
     templates = [*template.values()] if isinstance(template, dict) else [template]
     if not all(isinstance(each, str) for each in templates):
         raise ModelError(
             f"the chat template of {name} is {described(template)}, not a text.",
-            hint='--text "…", with the marks that the model was trained on',
+            hint=f"{spelled(text='…')}, with the marks that the model was trained on",
         )
     options: dict[str, Any] = {}
     if isinstance(template, dict):
@@ -224,7 +228,8 @@ def owners_of_chat(found: Provenance, segments: Any) -> tuple[list[str], list[st
     for part in stretches:
         if part.name in of_chat:
             raise OptionError(
-                f"--segments has the name {part.name!r}, which a message has.", hint="another name"
+                f"{spelled('segments')} has the name {part.name!r}, which a message has.",
+                hint="another name",
             )
     notices = []
     for part in stretches:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError
+from attnscope.base.spelling import spelled
 from attnscope.model.answers.pictures.families import placeholders_of, with_placeholders
 from attnscope.model.answers.pictures.read import check_family, encode, with_marks
 from attnscope.model.answers.pictures.videos import open_video
@@ -96,21 +97,21 @@ def join(prompt: Prompt, processor: Any, config: Any, name: str, text: str, owne
     The text is that before the processor wrote image tokens; each of its characters has an owner, the
     name of its segment.
     """
-    spelled = prompt.spelled
+    written = prompt.spelled
     marks = re.compile("|".join(map(re.escape, placeholders_of(processor))))
     borders = [(0, 0), *(found.span() for found in marks.finditer(text)), (len(text), len(text))]
     kept = [(one[1], other[0]) for one, other in pairwise(borders)]
-    places = _places([text[first:end] for first, end in kept], spelled, name)
+    places = _places([text[first:end] for first, end in kept], written, name)
     ids = prompt.inputs["input_ids"][0].tolist()
     for special in (True, False):
-        result, ranges = encode_with_ranges(processor.tokenizer, spelled, name, special=special)
+        result, ranges = encode_with_ranges(processor.tokenizer, written, name, special=special)
         if list(result["input_ids"]) == ids:
             break
     else:
         raise ModelError(
             f"the processor of {name} makes other tokens than its tokenizer, so segments are not known."
         )
-    of_spelled = ["template"] * len(spelled)
+    of_spelled = ["template"] * len(written)
     for (first, end), (begin, stop) in zip(kept, places, strict=True):
         of_spelled[begin:stop] = owners[first:end]
     end = places[0][1]
@@ -121,10 +122,12 @@ def join(prompt: Prompt, processor: Any, config: Any, name: str, text: str, owne
             of_spelled[end:begin] = [segment.name] * (begin - end)
         end = stop
     found, without = segments_of(of_spelled, ranges, "template")
-    written = {segment.name: segment.positions for segment in found}
+    positions = {segment.name: segment.positions for segment in found}
     prompt.segments = [
-        Segment(each.name, (with_marks(prompt.tokens, [*each.positions, *written[each.name]], config),))
-        if each.name.startswith("video") and each.name in written
+        Segment(
+            each.name, (with_marks(prompt.tokens, [*each.positions, *positions[each.name]], config),)
+        )
+        if each.name.startswith("video") and each.name in positions
         else each
         for each in prompt.segments
     ]
@@ -136,12 +139,12 @@ def join(prompt: Prompt, processor: Any, config: Any, name: str, text: str, owne
     prompt.notices += notices_without_tokens(without)
 
 
-def _places(parts: list[str], spelled: str, name: str) -> list[tuple[int, int]]:
+def _places(parts: list[str], written: str, name: str) -> list[tuple[int, int]]:
     """Return where the parts of a text stand in a longer one, with something between each two."""
     lazy, greedy = (
         re.fullmatch(
             f"(.*{mode})" + f"(.+{mode})".join(f"({re.escape(part)})" for part in parts) + f"(.*{mode})",
-            spelled,
+            written,
             re.DOTALL,
         )
         for mode in ("?", "")
@@ -155,6 +158,6 @@ def _places(parts: list[str], spelled: str, name: str) -> list[tuple[int, int]]:
         raise ModelError(
             f"the text of the prompt is {where} found again in what the processor of {name} makes of"
             " it, so its segments are not known.",
-            hint="no --segments and no --messages" if places else None,
+            hint=f"no {spelled('segments')} and no {spelled('messages')}" if places else None,
         )
     return places

@@ -10,6 +10,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import ModelError, OptionError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import described, shortened
 from attnscope.base.units import counted
 from attnscope.model.answers.prompt import Prompt, Segment, spans_of
@@ -28,7 +29,7 @@ def read_text(
     text: str,
     segments: Any = None,
     *,
-    name: str = "--text",
+    name: str | None = None,
     truncate: bool = False,
 ) -> Prompt:
     """Tokenize a text, and find the segments in it.
@@ -149,7 +150,7 @@ class Definition:
 
 def _mistake(what: str, hint: str | None = None) -> OptionError:
     """Return the error for definitions that are wrong."""
-    return OptionError(f"--segments{what}", hint=hint)
+    return OptionError(f"{spelled('segments')}{what}", hint=hint)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from itertools import groupby, pairwise, product, takewhile
 from typing import Any
 
 from attnscope.base.errors import ModelError
+from attnscope.base.spelling import spelled
 from attnscope.base.text import shortened
 from attnscope.model.answers.segments.chat import SAID, Chat, ChatText, Keys
 
@@ -138,10 +139,11 @@ def _find_tagged(found: Provenance, chat: Chat, render: Render, literals: list[s
                 break
         else:
             if source.says:
+                regex = spelled(segments="'NAME=/REGEX/'")
                 raise ModelError(
                     f"the chat template of {name} rewrites the text of {source.owner},"
                     f" {shortened(repr(source.text), 40)}, so where it is in the prompt is not known.",
-                    hint="--text with the prompt itself, and --segments 'NAME=/REGEX/'",
+                    hint=f"{spelled('text')} with the prompt itself, and {regex}",
                 )
 
 

@@ -130,9 +130,9 @@ def test_figures_and_pages_are_written(attnscope, folder, tmp_path):
 
 def test_a_recording_is_the_only_prompt():
     model, extractor = whisper()
-    with pytest.raises(OptionError, match="--text and --audio cannot be combined"):
+    with pytest.raises(OptionError, match="text and audio cannot be combined"):
         answer(model, "a", audio=(sound(1.0), RATE), processor=extractor)
-    with pytest.raises(OptionError, match="--segments does not go with --audio"):
+    with pytest.raises(OptionError, match="segments does not go with audio"):
         answer(model, audio=(sound(1.0), RATE), processor=extractor, segments="a=[1]")
     with pytest.raises(ModelError, match="does not read recordings"):
         answer("minilm", audio=(sound(1.0), RATE))

@@ -257,7 +257,7 @@ def test_an_unknown_family_is_refused_and_takes_a_grid():
     with pytest.raises(ModelError, match=r"\(vipllava\) covers is not known") as error:
         read_pictures_and_text(checkpoint, model.config, images, "what?")
     assert error.value.hint is not None
-    assert error.value.hint.startswith("--grid ROWSxCOLUMNS")
+    assert error.value.hint.startswith('grid="ROWSxCOLUMNS"')
     prompt = read_pictures_and_text(checkpoint, model.config, images, "what?", grid="4x4")
     known = read("llava", images)
     assert [each.patches for each in prompt.pictures] == [each.patches for each in known.pictures]
@@ -291,7 +291,7 @@ def test_a_model_inside_another_that_reads_pictures_is_named():
 
 
 def test_a_grid_for_a_known_family_is_refused():
-    with pytest.raises(OptionError, match="--grid is not needed"):
+    with pytest.raises(OptionError, match="grid is not needed"):
         read("llava", [picture(40, 30)], grid="4x4")
 
 

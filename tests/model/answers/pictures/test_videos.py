@@ -178,7 +178,7 @@ def test_frames_that_do_not_fit_into_the_memory_are_refused(name, tmp_path, monk
     monkeypatch.setattr(devices, "free_memory", lambda device: FreeMemory(needed - 1))
     with pytest.raises(SizeError, match=r"needs at least 105\.0 KiB, but cpu has") as error:
         open_video(path)
-    assert error.value.hint == "a shorter video, or a smaller one; or --fps 1"
+    assert error.value.hint == "a shorter video, or a smaller one; or fps=1"
 
 
 def test_a_file_that_is_no_video_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""In Python, errors, warnings and results speak of keywords; on the command line of flags."""
+"""A message names an option as the user has it: flags on the command line, keywords in Python."""
 
 import atexit
 import pickle
@@ -12,65 +12,106 @@ import torch
 
 import attnscope as library
 from attnscope.base.errors import AttnscopeError, OptionError, OptionWarning
-from attnscope.base.keywords import in_keywords
-
-PARAMETERS = {
-    "heads": "Indices",
-    "causal": "bool",
-    "bidirectional": "bool",
-    "bias": "bool | None",
-    "window": "int | None",
-    "init": "Texts | None",
-    "inputs": "Texts | None",
-    "dtype": "str | None",
-    "ids": "str | Sequence[int] | None",
-    "text": "str | None",
-    "masked_rows": "str",
-    "layers": "Indices",
-}
-
-
-@pytest.mark.parametrize(
-    ("flags", "keywords"),
-    [
-        ("--causal, --bidirectional or --window N", "causal=True, bidirectional=True or window=N"),
-        ("--head 11", "heads=11"),
-        ("--head 3, 0-3, 0,2 or all", 'heads=3, "0-3", "0,2" or "all"'),
-        ("--input x=2,10,64", 'inputs={"x": "2,10,64"}'),
-        ("--init d=8 --init h=2 --input x=B:2,T,d", 'init={"d": 8, "h": 2}, inputs={"x": "B:2,T,d"}'),
-        ("--init batch_first=True", 'init={"batch_first": True}'),
-        ("--dtype float32, float16", 'dtype="float32", "float16"'),
-        ("--ids 101,2023,102", "ids=[101, 2023, 102]"),
-        ('--text "The cat sat."', 'text="The cat sat."'),
-        ("leave out --no-bias", "leave out bias=False"),
-        ("attnscope heads x --head 3; or --head 3", "attnscope heads x --head 3; or heads=3"),
-        ("another dtype, or pip install --user x", "another dtype, or pip install --user x"),
-    ],
+from attnscope.base.spelling import (
+    FLAGS,
+    Flags,
+    Keywords,
+    either,
+    in_fields,
+    renamed,
+    speaking_as,
+    spelled,
+    spelled_any,
+    unnamed,
 )
-def test_a_hint_is_what_to_write_in_python(flags, keywords):
-    assert in_keywords(flags, PARAMETERS, is_hint=True) == keywords
+from attnscope.cli.app import PURPOSES, Commands
+
+AUDIT = ("heads", "layers", "causal", "bias", "inputs", "init", "window", "text", "ids", "dtype")
 
 
 @pytest.mark.parametrize(
-    ("flags", "keywords"),
+    ("call", "flags", "keywords"),
     [
-        ("--causal and --bidirectional exclude each other.", "causal and bidirectional exclude each other."),
-        ("f needs a, which --input does not give.", "f needs a, which inputs does not give."),
-        ("--input x says that T is 5", 'inputs["x"] says that T is 5'),
-        ("--window is 0", "window is 0"),
-        ("they are NaN (--masked-rows nan), and so", 'they are NaN (masked_rows="nan"), and so'),
-        ("--causal", "causal=True"),
-        ("--window 4", "window=4"),
-        ("--layer 2 is a layer of a model", "layers=2 is a layer of a model"),
-        ("--layer all --head 0 are several.", 'layers="all", heads=0 are several.'),
-        ("--layer 0 --head all are several.", 'layers=0, heads="all" are several.'),
-        ("--layer 0-3 --head 1,2 are several.", 'layers="0-3", heads="1,2" are several.'),
-        ("vLLM with --disable-hybrid-kv-cache-manager", "vLLM with --disable-hybrid-kv-cache-manager"),
-        ("a--b and --", "a--b and --"),
+        (lambda: spelled("heads"), "--head", "heads"),
+        (lambda: spelled("heads", 11), "--head 11", "heads=11"),
+        (lambda: spelled(heads="0-3"), "--head 0-3", 'heads="0-3"'),
+        (lambda: spelled(layers=0, heads="all"), "--layer 0 --head all", 'layers=0, heads="all"'),
+        (lambda: spelled("causal"), "--causal", "causal"),
+        (lambda: spelled(causal=True), "--causal", "causal=True"),
+        (lambda: spelled(bias=False), "--no-bias", "bias=False"),
+        (lambda: spelled(window="N"), "--window N", "window=N"),
+        (lambda: spelled("inputs", "x"), "--input x", 'inputs["x"]'),
+        (lambda: spelled(inputs="x=2,10"), "--input x=2,10", 'inputs={"x": "2,10"}'),
+        (lambda: spelled(init=["d=8", "h=True"]), "--init d=8 --init h=True", 'init={"d": 8, "h": True}'),
+        (lambda: spelled(inputs="ids=B,T<9"), '--input "ids=B,T<9"', 'inputs={"ids": "B,T<9"}'),
+        (lambda: spelled("inputs", "ids=B,T<9"), "--input ids=B,T<9", 'inputs={"ids": "B,T<9"}'),
+        (lambda: spelled(text="…"), '--text "…"', 'text="…"'),
+        (lambda: spelled(text="a cat", window=...), '--text "a cat" --window …', 'text="a cat", window=…'),
+        (lambda: spelled(text=["a", "b"]), '--text "a" --text "b"', 'text=["a", "b"]'),
+        (lambda: spelled(ids=[101, 102]), "--ids 101,102", "ids=[101, 102]"),
+        (lambda: spelled_any("dtype", ["a", "b", "c"]), "--dtype a, b or c", 'dtype="a", "b" or "c"'),
+        (lambda: spelled_any("dtype", ["a", "b"], ", "), "--dtype a, b", 'dtype="a", "b"'),
+        (lambda: either(command_line="--wide", python="to_pandas()"), "--wide", "to_pandas()"),
     ],
 )  # fmt: skip
-def test_a_sentence_names_keywords(flags, keywords):
-    assert in_keywords(flags, PARAMETERS) == keywords
+def test_an_option_is_a_flag_on_the_command_line_and_a_keyword_in_python(call, flags, keywords):
+    with speaking_as(Flags()):
+        assert call() == flags
+    assert call() == keywords
+    with speaking_as(Keywords(lambda: AUDIT)):
+        assert call() == keywords
+
+
+@pytest.mark.parametrize(
+    ("names", "option", "keyword"),
+    [(["layer"], "layers", "layer"), (["n_head"], "heads", "n_head"), (["texts"], "text", "texts"),
+     (["widths"], "dk", "widths"), (["axes"], "dims", "axes"), ([], "heads", "heads")],
+)  # fmt: skip
+def test_a_function_that_has_another_name_of_an_option_says_that(names, option, keyword):
+    with speaking_as(Keywords(lambda: names)):
+        assert spelled(option) == keyword
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "flag"),
+    [("sdpa", "heads", "--heads"), ("maps", "heads", "--head"), ("weights", "layers", "--layer"),
+     ("scaling", "dk", "--dk"), ("run", "dims", "--dims"), ("heads", "text", "--text"), ("card", "page", "--page")],
+)  # fmt: skip
+def test_a_command_says_its_own_flags(command, option, flag):
+    with speaking_as(Flags(lambda: Commands()[command].flags_by_option)):
+        assert spelled(option) == flag
+
+
+def test_a_switch_that_is_off_has_the_flag_that_its_command_declares():
+    with speaking_as(Flags(lambda: Commands()["mha"].flags_by_option)):
+        assert spelled(train=False) == "--eval"
+        assert spelled(bias=False) == "--no-bias"
+
+
+def test_options_that_no_command_is_asked_about_have_the_flags_of_those_that_declare_them():
+    declared = {}
+    for name in PURPOSES:
+        for option, (flag, *_) in Commands()[name].flags_by_option.items():
+            declared.setdefault(option, set()).add(flag)
+    of_ours = {
+        option: flags for option, flags in declared.items() if option not in ("module", "help_all")
+    }
+    with speaking_as(Flags()):
+        assert {option for option, flags in of_ours.items() if spelled(option) not in flags} == set()
+    assert not [option for option, flag in FLAGS.items() if flag == f"--{option}"]
+
+
+def test_who_speaks_may_name_some_options_otherwise():
+    with unnamed("mask"):
+        assert spelled(mask="causal", window=2) == "causal, window=2"
+    with renamed({"text": "corrupt"}):
+        assert (spelled("text"), spelled(text="…")) == ("corrupt", 'corrupt="…"')
+    with in_fields(["answer"]):
+        assert (spelled("answer"), spelled(answer="…"), spelled("top")) == (
+            "answer",
+            '"answer": "…"',
+            "top",
+        )
 
 
 def test_an_error_speaks_of_keywords_and_the_command_of_flags(attnscope):
@@ -99,6 +140,11 @@ def test_a_result_speaks_of_keywords_and_the_record_of_the_command_of_flags(attn
     assert audit["causal"].source == "causal=True"
     printed = attnscope("audit", f"{tmp_path}/m.py:f", "--input", "x=B:2,T:5,d:3", "--causal").out
     assert "--causal" in printed
+
+
+def test_a_function_that_a_program_calls_speaks_of_keywords_although_a_command_runs_the_program():
+    with speaking_as(Flags()), pytest.raises(OptionError, match=r"^causal and bidirectional exclude"):
+        library.audit("minilm", causal=True, bidirectional=True)
 
 
 def test_what_the_user_wrote_stays_as_it_is():

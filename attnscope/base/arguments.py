@@ -43,7 +43,7 @@ OPTIONS = {
 """The modules that declare the options of public functions, if it is not the function's own."""
 
 LEAST = {
-    **dict.fromkeys(("copies", "d_V", "d_context", "d_feat", "d_head", "n_head", "n_kv_head", "top"), 1),
+    **dict.fromkeys(("d_V", "d_context", "d_feat", "d_head", "n_head", "n_kv_head", "top"), 1),
     **dict.fromkeys(("depth", "head", "layer", "query"), 0),
 }
 """The least values of numbers that no option declares."""

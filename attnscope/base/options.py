@@ -24,7 +24,6 @@ from attnscope.base.spelling import FLAGS, flag_of, spelled, spelled_any
 from attnscope.base.text import alternatives
 
 Choice = TypeVar("Choice", bound=StrEnum)
-Group = TypeVar("Group")
 
 
 Texts = Sequence[str] | Mapping[str, Any]
@@ -268,18 +267,6 @@ def flag_names(option: Field[Any]) -> tuple[str, ...]:
 def keywords(*groups: Any) -> dict[str, Any]:
     """Return the options of groups as keywords for the function that takes them."""
     return {each.name: getattr(group, each.name) for group in groups for each in fields(group)}
-
-
-def group_of(kind: type[Group], arguments: Mapping[str, Any], **others: Any) -> Group:
-    """Pack the arguments of a function into a group of options, by their names.
-
-    Args:
-        kind: the group's class.
-        arguments: the arguments of the function, which has more than these: its `locals()`.
-        others: options whose arguments have other names or values.
-    """
-    names = [each.name for each in fields(kind) if each.name not in others]  # type: ignore[arg-type]
-    return kind(**{name: arguments[name] for name in names}, **others)
 
 
 # Groups of options as keywords of a function.

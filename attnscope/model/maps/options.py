@@ -194,6 +194,7 @@ class MapParts:
     force: bool = option("Replace that file if it exists.", default=False, python_only=True)
     copies: int = option(
         "The memory to reserve for later copies, in multiples of the size of whole maps.",
+        min=0,
         default=1,
         python_only=True,
     )

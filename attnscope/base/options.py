@@ -82,7 +82,8 @@ class Flag:
         needs: other options that it needs, each with what the error says after its name:
             `{"window": "is for positions outside of a window"}`.
         excludes: other options that cannot be set beside it, each with what the error says, in which
-            `{text}` names an option, or that and a hint; empty: that both exclude each other.
+            `{text}` names an option, or that and a hint, which may name some, too; empty: that both
+            exclude each other.
     """
 
     help: str
@@ -238,6 +239,7 @@ def check_conflicts(groups: Iterable[Any]) -> None:
             if name in present:
                 text, hint = why if isinstance(why, tuple) else (why, None)
                 text = text or f"{{{each.name}}} and {{{name}}} exclude each other"
+                hint = hint and _with_names(hint, spelled)
                 raise OptionError(_with_names(text, spelled) + ".", hint=hint)
         for name, why in flag.needs.items():
             if name in names - present:

@@ -87,7 +87,7 @@ class Reference:
         "Position of the queries among the keys: top-left (query 0 at key 0) or bottom-right (the last"
         " query at the last key).",
         shown="top-left",
-        excludes={"past": "{align} and {past} both say which key query 0 is at"},
+        excludes={"past": ("{align} and {past} both say which key query 0 is at", "one of them")},
     )
     past: int | None = option(
         "Number of keys before that of query 0, as of a cache, instead of {align}.", metavar="N", min=0

@@ -121,7 +121,10 @@ class Comments:
         metavar="[=STYLE]",
         common=True,
         excludes={
-            name: f"{{annotate}} prints a diff and nothing else, and cannot be combined with {{{name}}}"
+            name: (
+                f"{{annotate}} prints a diff and nothing else, and cannot be combined with {{{name}}}",
+                f"leave out {{annotate}}; or leave out {{{name}}}",
+            )
             for name in ("check", "source", "stats", "show", "save", "verify", "format", "strict")
         },
     )

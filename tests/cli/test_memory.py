@@ -122,7 +122,7 @@ def test_what_could_not_be_had_is_named(attnscope, monkeypatch):
             "loading minilm",
             "attnscope.model.files.tensors.open_weights",
         ),
-        (["scaling"], "measuring scores", "attnscope.attention.scaling.measure"),
+        (["scaling"], "measuring scores", "attnscope.attention.score_measurements.measure"),
         (["example"], "computing the example", "attnscope.formula.example.worked_example._worked_out"),
     ],
 )

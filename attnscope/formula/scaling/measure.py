@@ -97,7 +97,7 @@ def _measured(
     sizes: dict[str, int], d_K: int, dtype: str, seed: int, distribution: str
 ) -> list[ScalingRow]:
     """Return the measurements at one width: without the scale, and with it."""
-    from attnscope.attention.scaling import measure
+    from attnscope.attention.score_measurements import measure
     from attnscope.base.process.devices import draw, seeded
 
     n_batch, n_Q, n_K = sizes.values()

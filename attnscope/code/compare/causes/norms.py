@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from attnscope.code.compare.causes.case import Case, Hypothesis
-from attnscope.code.compare.causes.rotation import rotation_between
+from attnscope.code.compare.causes.rotation_angles import rotation_between
 from attnscope.observe.operators.anatomy import Role
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from attnscope.code.compare.causes.case import Case, Hypothesis
-from attnscope.code.compare.causes.rotation import paired_otherwise
+from attnscope.code.compare.causes.rotation_angles import paired_otherwise
 from attnscope.code.compare.divergence.first_difference import difference, numbers
 from attnscope.code.compare.divergence.first_operation import first_between
 from attnscope.observe.operators.projections import operand_of, received_by

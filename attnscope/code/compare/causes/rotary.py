@@ -14,7 +14,7 @@ from operator import mul
 import torch
 
 from attnscope.code.compare.causes.case import Case, Hypothesis
-from attnscope.code.compare.causes.rotation import (
+from attnscope.code.compare.causes.rotation_angles import (
     LAYOUTS,
     Rotation,
     frequencies_between,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope import trace_call
-from attnscope.attention import scaling
-from attnscope.attention.scaling import jacobian_norm, measure
+from attnscope.attention import score_measurements
+from attnscope.attention.score_measurements import jacobian_norm, measure
 from attnscope.attention.sdpa import sdpa
 
 sizes = st.integers(1, 9)
@@ -48,7 +48,7 @@ def test_it_equals_loops(n_batch, n_Q, n_K, d_K, scaled, seed):
 def test_how_many_weights_are_looked_at_together_changes_nothing(monkeypatch, chunk):
     Q, K = drawn(3, 5, 4), drawn(3, 6, 4, seed=1)
     expected = measure(Q, K, 0.5)
-    monkeypatch.setattr(scaling, "CHUNK", chunk)
+    monkeypatch.setattr(score_measurements, "CHUNK", chunk)
     assert list(measure(Q, K, 0.5)) == pytest.approx(list(expected), abs=1e-14)
 
 

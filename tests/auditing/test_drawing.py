@@ -73,7 +73,7 @@ def test_a_long_text_is_drawn_around_what_is_wrong():
     influence.measured[50][54] = 0.3
     influence.measured[2][3] = 0.0
     text = printed(result, 80)
-    assert "only positions 43–60 of 61; --plot draws all" in text
+    assert "only positions 43–60 of 61; save(FILE.svg) draws all" in text
     rows = pictured(text)
     assert len(rows) == 18
     assert rows[7][11] == "✗"
@@ -81,7 +81,7 @@ def test_a_long_text_is_drawn_around_what_is_wrong():
     influence.measured[5][1] = 0.01
     influence.measured[2][60] = 0.3
     text = printed(result, 80)
-    assert "only outputs 0–17 and inputs 43–60 of 61; --plot draws all" in text
+    assert "only outputs 0–17 and inputs 43–60 of 61; save(FILE.svg) draws all" in text
     assert pictured(text)[2][17] == "✗"
 
 

@@ -342,7 +342,7 @@ def test_missing_influence_that_no_option_asks_for_is_said_and_not_judged():
         f"only coverage asks for it: changing position 0 does not move position 3; {n_missing} such pairs"
     )
     asked = audit(code.window_of_three, {}, causal=True, coverage=True)["coverage"]
-    assert (asked.status, asked.source) == ("broken", "causal, coverage")
+    assert (asked.status, asked.source) == ("broken", "causal=True, coverage")
     assert len(asked.evidence.influence.missing) == n_missing
     full = audit(code.in_place, {}, causal=True)["coverage"]
     assert (full.status, full.source) == ("holds", "causal=True")

@@ -110,7 +110,7 @@ def test_the_source_stands_below_with_the_shape_of_every_line():
 def test_an_example_shows_every_matrix_once():
     text = Tree(every_result()["an example"]._repr_html_()).text
     assert text.count("k0 k1 k2 k3") == 2  # the scores and the weights
-    assert "the same numbers as above; worked_example(layout='columns') shows them in this form" in text
+    assert 'the same numbers as above; worked_example(layout="columns") shows them in this form' in text
     assert "out, transposed, equals out by rows 0 1e-12 holds" in text
 
 

@@ -10,6 +10,8 @@ from attnscope.document.console import Terminal
 from attnscope.document.terminal import print_document
 from tests.document.every_result import every_result
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 
 def printed_by_rich(result, **options):
     file = io.StringIO()

@@ -169,7 +169,7 @@ def test_maps_that_no_browser_draws_are_refused():
     assert len(data_in(html_of(most))["stacks"][0]["keys"]) == MAX_CANVAS
     with pytest.raises(SizeError, match="at most 16,384 queries and keys") as refused:
         html_of(stack(["q"], ["k"] * (MAX_CANVAS + 1), heads=1))
-    assert "--pool max" in refused.value.hint
+    assert 'pool="max"' in refused.value.hint
 
 
 def test_no_name_token_or_notice_becomes_markup():

@@ -127,7 +127,7 @@ def test_many_pictures_are_counted():
     answer = one_picture(6)
     names = [replace(answer.pictures[0], name=f"frame {i}") for i in range(9)]
     text = printed(replace(answer, pictures=names))
-    assert "3 more pictures, which take less: --page shows them" in text
+    assert "3 more pictures, which take less: save(FILE.html) shows them" in text
 
 
 def test_bars_have_the_widths_of_the_shares():

@@ -59,7 +59,7 @@ def test_transformers_is_asked_only_where_a_card_needs_the_size(tmp_path):
     file.write_text(json.dumps(JAMBA))
     alone, asked = card(file), card(file, memory="200G")
     assert alone.weights is None
-    assert any("(--verify counts those of transformers' model)" in each for each in alone.notices)
+    assert any("(verify counts those of transformers' model)" in each for each in alone.notices)
     assert round(asked.weights.n_parameter / 1e9) == 52
     assert round(asked.weights.n_active / 1e9) == 12
     assert asked.fit.weights == asked.weights.n_bytes == 2 * asked.weights.n_parameter

@@ -194,7 +194,7 @@ def test_texts_are_cut_to_what_is_asked_for(reader_of, family, longest, limit):
 
 def test_texts_cannot_be_cut_to_nothing(reader_of):
     """Of [CLS] and [SEP] alone there is nothing to measure."""
-    with pytest.raises(OptionError, match="--max-length is 2, but the tokenizer adds 2"):
+    with pytest.raises(OptionError, match="max_length is 2, but the tokenizer adds 2"):
         reader_of(longest=2)
 
 

@@ -452,7 +452,7 @@ def test_the_fields_that_are_read_belong_to_the_identity():
     ("name", "fields", "kind", "message", "hint"),
     [
         ("gone.txt", {}, FileError, "there is no file gone.txt.", None),
-        ("folder.txt", {}, FileError, "folder.txt is a folder.", "--corpus folder.txt/FILE"),
+        ("folder.txt", {}, FileError, "folder.txt is a folder.", 'corpus="folder.txt/FILE"'),
         ("pipe.txt", {}, FileError, "pipe.txt is not a regular file.", "- reads standard input"),
         ("loop.txt", {}, FileError, "cannot read loop.txt: Too many levels of symbolic links.", None),
         ("a.csv", {}, FileError, "a.csv ends in .csv, which is not a format for texts.", ".txt (a"),
@@ -462,7 +462,7 @@ def test_the_fields_that_are_read_belong_to_the_identity():
             "a.txt",
             {"field": "text"},
             OptionError,
-            "--field names a field of objects, and the lines of a.txt are plain text.",
+            "field names a field of objects, and the lines of a.txt are plain text.",
             "a file that ends in .jsonl or .ndjson",
         ),
         (

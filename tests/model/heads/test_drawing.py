@@ -135,7 +135,7 @@ def test_what_a_narrow_terminal_has_no_room_for_is_counted():
     lines = heads(head_table(sequences=20), width=60, sort="self", top=2)
     shown = next(line for line in lines if line.startswith("layer  ")).split()[2:]
     assert 1 < len(shown) < len(MEANINGS)
-    assert f"{len(MEANINGS) - len(shown)} more columns: --wide" in lines
+    assert f"{len(MEANINGS) - len(shown)} more columns: to_pandas()" in lines
     assert not any("--wide" in line for line in heads(head_table(), width=300, sort="self", top=2))
 
 

@@ -69,7 +69,7 @@ def plan(
 def test_a_limit_that_is_no_size_of_a_byte_or_more_is_refused(text):
     with pytest.raises(OptionError) as raised:
         parse_size(text)
-    assert raised.value.hint == "--memory 2G, or 500M"
+    assert raised.value.hint == 'memory="2G", or 500M'
 
 
 def test_a_plan_is_the_sum_of_its_parts_and_says_them():
@@ -110,7 +110,7 @@ def test_a_run_gets_what_it_takes_and_is_refused_a_byte_less(n, n_batch):
         SizeError, match=r"small needs at least .* besides its weights, but its limit"
     ) as raised:
         plan(n, n_batch=n_batch, memory=least - 1)
-    assert "--max-length" in raised.value.hint
+    assert "max_length=N" in raised.value.hint
     assert f"{n_batch} × {n:,} tokens" in str(raised.value) or n_batch == 1
 
 

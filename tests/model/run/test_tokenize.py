@@ -112,8 +112,8 @@ def test_a_character_may_begin_in_the_text_and_end_in_what_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("the xylophone sat qux", "2 of 4 tokens in --text (50%) are [UNK]"),
-        ("xylophone", "1 of 1 token in --text (100%) is [UNK]"),
+        ("the xylophone sat qux", "2 of 4 tokens in text (50%) are [UNK]"),
+        ("xylophone", "1 of 1 token in text (100%) is [UNK]"),
         ("the cat sat", None),
     ],
 )

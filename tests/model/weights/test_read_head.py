@@ -193,7 +193,7 @@ def test_a_layer_without_attention_is_told_with_those_that_have_it(
     with pytest.raises(ModelError) as caught:
         read_head(folder, layer=layer)
     assert caught.value.message == f"layer {layer} of {folder} has no {kind}: {others}."
-    assert caught.value.hint == f"--layer {3 if family == 'qwen3_next' else 1}"
+    assert caught.value.hint == f"layers={3 if family == 'qwen3_next' else 1}"
 
 
 def test_a_number_of_heads_that_the_config_leaves_out_is_the_familys_own(tmp_path):

@@ -16,6 +16,8 @@ from attnscope.observe.contracts import Variant
 from attnscope.observe.trace import Crash, Step, Trace
 from tests.ansi import in_style
 
+pytestmark = pytest.mark.usefixtures("on_command_line")
+
 
 def printed(result, width=None, *, wide=False, color=False):
     """Return the output for a terminal of this width; None: for a pipe."""

@@ -185,8 +185,8 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
     [
         ((np.zeros(0), 16000), "has no samples"),
         ((np.array([0.0, np.nan]), 16000), "not finite"),
-        ((np.zeros(9), 16000.5), "rate of --audio is 16000.5"),
-        ((np.zeros(9), True), "rate of --audio is True"),
+        ((np.zeros(9), 16000.5), "rate of audio is 16000.5"),
+        ((np.zeros(9), True), "rate of audio is True"),
         ((np.zeros(9), 5_000_011), "has 5,000,011 samples a second: rates from 1,000 to 384,000"),
         ((np.array([0.0, -9000.0]), 16000), "has floats up to 9,000, but sound is between −1 and 1"),
         ((np.array([1j]), 16000), "are complex128, but sound is floats"),

@@ -37,7 +37,7 @@ def test_ranges_are_counted_from_0_without_their_ends():
 @pytest.mark.parametrize(
     ("segments", "says"),
     [
-        ("", "--segments is empty"),
+        ("", "segments is empty"),
         ({"a": [(0.9, 3.9)]}, "segments: a is"),
         ({"a": re.compile(b"t")}, "segments: a is"),
         ({"picture 1": "a cat"}, "the name 'picture 1', which other segments have"),
@@ -57,7 +57,7 @@ def test_ranges_are_counted_from_0_without_their_ends():
         ("a=0-100", "a has the range 0-100, but the text has 45 characters"),
         ("a=0-10;b=/Docs/", r"(a \(characters 0-10\) and b|b .* and a) .*overlap in the text"),
         ({"a": []}, "a has no range"),
-        (3, "--segments is 3"),
+        (3, "segments is 3"),
     ],
 )
 def test_mistakes_are_one_line(segments, says):

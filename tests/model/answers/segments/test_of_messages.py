@@ -390,7 +390,7 @@ def test_messages_that_the_template_reorders_or_repeats_are_found():
 def test_a_template_that_rewrites_a_message_is_refused(how):
     with pytest.raises(ModelError, match="rewrites the text of user, 'xay a', so where") as caught:
         read([message("user", "xay a")], f"{{{{ messages[0].content | {how} }}}}")
-    assert caught.value.hint.startswith("text=")
+    assert caught.value.hint.startswith("text with")
 
 
 def test_a_template_that_only_counts_a_message_shows_none_of_it():

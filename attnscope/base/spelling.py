@@ -99,13 +99,6 @@ def unnamed(*names: str) -> Iterator[None]:
 
 
 @contextmanager
-def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Let options have other names within a block."""
-    with speaking_as(Renamed(_speaker.get(), names)):
-        yield
-
-
-@contextmanager
 def in_fields(names: Collection[str]) -> Iterator[None]:
     """Let options be fields of a line of JSON within a block: `"answer": "…"`."""
     with speaking_as(InFields(_speaker.get(), names)):
@@ -233,26 +226,6 @@ class Unnamed:
         if name not in self._names:
             return self._speaker.written(name, value)
         return self.joint.join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-class Renamed:
-    """Names options by other names."""
-
-    def __init__(self, speaker: Speaker, names: Mapping[str, str]) -> None:
-        self._speaker, self._names = speaker, names
-        self.is_python, self.joint = speaker.is_python, speaker.joint
-
-    def mention(self, name: str, *value: Any) -> str:
-        """Name an option in a sentence, perhaps with its value."""
-        return self._speaker.mention(self._names.get(name, name), *value)
-
-    def written(self, name: str, value: Any) -> str:
-        """Write an option with its value."""
-        return self._speaker.written(self._names.get(name, name), value)
-
-    def value(self, name: str, value: Any) -> str:
-        """Write a value."""
-        return self._speaker.value(self._names.get(name, name), value)
 
 
 class InFields:

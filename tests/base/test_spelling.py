@@ -18,7 +18,6 @@ from attnscope.base.spelling import (
     Keywords,
     either,
     in_fields,
-    renamed,
     speaking_as,
     spelled,
     spelled_any,
@@ -104,8 +103,6 @@ def test_options_that_no_command_is_asked_about_have_the_flags_of_those_that_dec
 def test_who_speaks_may_name_some_options_otherwise():
     with unnamed("mask"):
         assert spelled(mask="causal", window=2) == "causal, window=2"
-    with renamed({"text": "corrupt"}):
-        assert (spelled("text"), spelled(text="…")) == ("corrupt", 'corrupt="…"')
     with in_fields(["answer"]):
         assert (spelled("answer"), spelled(answer="…"), spelled("top")) == (
             "answer",

@@ -20,6 +20,8 @@ MAX_OPTIONS = 20
 """The number of options that `--help` lists at most."""
 N_EXAMPLES = 3
 """The number of examples that it shows at most."""
+A_LINE, A_NAME = 54, 12
+"""Characters of a help on one line of 80 columns, and of one that is no more than a name."""
 ALL = "--help-all"
 
 
@@ -131,22 +133,25 @@ def sections_of(
             default = each._get_default_string(ctx=ctx, show_default_is_str=False, default_value=default)
         note = f"default: {default}" if default else "required" if is_option and each.required else ""
         text = each.help or ""
-        text = first_clause(text) if short and is_option else text
+        text = first_clause(text, note) if short and is_option else text
         sections[heading].append(HelpLine(names, text, value, note))
     last = [heading for heading in ("Output", "Options") if heading in sections]
     return sections | {heading: sections.pop(heading) for heading in last}
 
 
-def first_clause(text: str) -> str:
-    """Return the beginning of a help, which says enough for a list.
+def first_clause(text: str, note: str = "") -> str:
+    """Return the beginning of a help, which says enough for a list; all of it, if a line has room.
 
-    >>> first_clause("Heads (n_head; a divisor); as many as you like. Or none.")
-    'Heads (n_head; a divisor).'
+    >>> first_clause("Heads (n_head; a divisor of d_feat). In each layer, as many as there are.")
+    'Heads (n_head; a divisor of d_feat).'
+    >>> first_clause("Dtype of the keys and values: float64, float32, bfloat16, float16, int8 or q4_0.")
+    'Dtype of the keys and values.'
     """
     depth = 0
-    for i, character in enumerate(text):
+    for i, character in enumerate(text if len(f"{text} [{note}]") > A_LINE else ""):
         depth += (character == "(") - (character == ")")
-        if depth == 0 and (character == ";" or text[i : i + 2] == ". "):
+        ends = character == ";" or text[i : i + 2] == ". " or (text[i : i + 2] == ": " and i > A_NAME)
+        if depth == 0 and ends:
             return f"{text[:i]}."
     return text
 

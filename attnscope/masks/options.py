@@ -24,20 +24,20 @@ class RuleOptions:
 
     nq: int | None = option("Queries (n_Q).", shown="16", common=True)
     nk: int | None = option(
-        "Keys (n_K), beside those of {past}.", shown="as many as queries", common=True
+        "Keys (n_K); beside those of {past}.", shown="as many as queries", common=True
     )
     past: int | None = option("Cached keys (n_past), before those of {nk}.")
-    batch: int | None = option("Sequences (n_batch).", shown="1", common=True)
+    batch: int | None = option("Sequences (n_batch).", shown="1")
     heads: int | None = option("Heads (n_head).", shown="1")
     window: int | None = option(
-        "Hide keys that are W or more away, as sliding_window does: W keys remain with causal.",
+        "Hide keys that are W or more away; as sliding_window does: W keys remain with causal.",
         metavar="W",
         min=1,
         common=True,
     )
     align: Alignment | None = alignment_of_queries()
     init: Texts | None = option(
-        "Argument of a function that makes a mask or a mask_mod, or of a class: window=4.",
+        "Argument of a function or a class: window=4; the function makes a mask or a mask_mod.",
         metavar="NAME=VALUE",
         type=list[str] | None,
         common=True,
@@ -74,7 +74,6 @@ class BlockOptions:
         metavar="N",
         shown="128, as flex_attention",
         type=str | None,
-        common=True,
     )
     cell: int | None = option(
         "Queries and keys in a cell of the picture; 1: every pair.",

@@ -101,9 +101,7 @@ def test_help_lists_the_common_options_and_says_where_the_others_are(attnscope, 
     assert brief.count("\n  $ attnscope ") == 3 <= whole.count("\n  $ attnscope ")
 
 
-@pytest.mark.parametrize(
-    "command", "sdpa mha example scaling weights maps heads model bert answer".split()
-)
+@pytest.mark.parametrize("command", [*COMMANDS, "model"])
 def test_the_help_of_a_command_is_one_screen(attnscope, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     assert len(attnscope(command, "--help").out.splitlines()) <= 50

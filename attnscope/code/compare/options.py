@@ -42,7 +42,6 @@ class ComparedArguments:
     where: Sequence[str] | None = option(
         "A size that follows from others: d_head=d_feat/n_head.",
         metavar="NAME=EXPRESSION",
-        common=True,
         type=list[str] | None,
     )
     call: str | None = option("Method to call.", metavar="METHOD", shown="forward", common=True)
@@ -99,7 +98,7 @@ class Reference:
     )
     scale: float | None = option("Factor of the scores.", shown="1/√d_head or 1/√d_K", common=True)
     rope: bool = option(
-        "Rotary position embedding (RoPE), in halves, as in Llama.", default=False, common=True
+        "Rotary position embedding (RoPE); in halves, as in Llama.", default=False, common=True
     )
     rope_theta: float | None = option("Base of the rotary frequencies.", shown="10000")
     softcap: float | None = option("Soft-cap c: scores s become c·tanh(s/c), before the mask.")
@@ -151,7 +150,7 @@ class Models:
     )
     sort: str | None = option("Rank heads by QK, OV, W_Q, change or another metric.", metavar="METRIC")
     reverse: bool = option("Rank the smallest first.", default=False)
-    top: int | None = option("Number of heads to list.", metavar="N", min=1, common=True)
+    top: int | None = option("Number of heads to list.", metavar="N", min=1)
 
 
 @dataclass(frozen=True)
@@ -166,5 +165,5 @@ class ComparedExecution:
         common=True,
         values=DTYPES,
     )
-    seed: int | None = option("Seed of weights and inputs.", shown="0", common=True, only_for=("code",))
+    seed: int | None = option("Seed of weights and inputs.", shown="0", only_for=("code",))
     draw: Distribution | None = option(DRAW, shown="normal", only_for=("code",))

@@ -56,7 +56,7 @@ class Scope:
     PANEL = CODE
 
     follow: Sequence[str] | None = option(
-        "Trace the code of this module or package, too, or the steps inside"
+        "Trace the code of this module or package, too; or the steps inside"
         " torch.nn.functional.scaled_dot_product_attention.",
         metavar="MODULE",
         common=True,
@@ -71,7 +71,7 @@ class Scope:
     )
     subexpressions: bool = option("Add rows for subexpressions, which have no name.", default=False)
     source: bool = option(
-        "Print the code that ran, with the axes and shape of each line's result.",
+        "Print the code that ran; with the axes and shape of each line's result.",
         default=False,
         panel=OUTPUT,
         common=True,
@@ -88,7 +88,7 @@ class Execution:
         "float64, float32, float16 or bfloat16.", shown="float32", common=True, values=DTYPES
     )
     device: str | None = option(
-        "cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).",
+        "cpu, cuda, cuda:1, mps, xpu, or meta; meta: shapes without values.",
         shown="cpu",
         common=True,
         values=(*DEVICES, "meta"),
@@ -130,8 +130,8 @@ class Comments:
     )
     write: bool = option("Write the changes of {annotate} to the file.", default=False, common=True)
     check: bool = option(
-        "Compare the shapes in comments, docstrings, jaxtyping annotations and einops patterns with"
-        " what ran; exit with status 1 if one is wrong.",
+        "Compare shapes in comments with what ran; also those in docstrings, jaxtyping annotations and"
+        " einops patterns; exit with status 1 if one is wrong.",
         default=False,
         common=True,
     )

@@ -55,13 +55,13 @@ class CostOptions:
         f"What fits into a memory, weights included: 80G ({UNITS_OF_BYTES}).", common=True
     )
     cache_memory: str | int | None = _amount(
-        "What fits into a memory that has only keys and values, without weights: 10G."
+        "What fits into a memory without weights: 10G; it has keys and values alone."
     )
     weights: str | int | None = _amount(
-        "Size of all weights, where the files do not say it, or another: 15GiB."
+        "Size of all weights: 15GiB; where the files do not say it, or another."
     )
     weights_dtype: str | None = option(
-        f"Dtype of all weights, where the files do not say it, or another: {', '.join(BYTES)}.",
+        f"Dtype of all weights: {', '.join(BYTES)}; where the files do not say it, or another.",
         metavar="DTYPE",
         values=tuple(BYTES),
     )
@@ -71,8 +71,8 @@ class CostOptions:
         min=1,
     )
     engine_step: int | None = option(
-        "Tokens that an engine processes at once, which it keeps beside a window: vLLM's"
-        " --max-num-batched-tokens, llama.cpp's --ubatch-size.",
+        "Tokens that an engine processes at once: vLLM's --max-num-batched-tokens, llama.cpp's"
+        " --ubatch-size; they are kept beside a window.",
         min=1,
         metavar="N",
         shown="8,192 and 512",
@@ -89,12 +89,12 @@ class CostOptions:
         shown="as many as {context}",
     )
     like: str | None = option(
-        "Model type by which config.json is read, where its own is not known: llama.",
+        "Model type by which config.json is read: llama; where its own is not known.",
         metavar="TYPE",
         values=("llama", "mistral", "qwen2", "deepseek_v3"),
     )
     verify: bool = option(
-        "Compare the formula with transformers' own cache, in a small model of the same kind.",
+        "Compare the formula with transformers' own cache; in a small model of the same kind.",
         default=False,
         common=True,
     )

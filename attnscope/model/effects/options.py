@@ -131,7 +131,7 @@ class PromptOptions:
         "Use the content of a file as the text.", metavar="FILE", common=True, type=Path | None
     )
     corpus: str | Path | None = option(
-        "Many prompts: .jsonl with text, answer, against, corrupt, target; - is stdin.",
+        "A file of prompts: .jsonl with text, answer, against, corrupt, target; - is stdin.",
         metavar="FILE",
         common=True,
         type=str | None,
@@ -165,7 +165,7 @@ class EffectOptions:
         type=str | None,
     )
     at: str | int | Sequence[int] | None = option(
-        "Change a head's output at these positions only: last, 3, 0-3, or a token.",
+        "Positions to change a head's output at: last, 3, 0-3, or a token.",
         excludes={"block": "{at} " + OF_OUTPUTS},
         metavar="N,…",
         shown="all",

@@ -28,9 +28,9 @@ def test_the_alignment_that_was_taken_is_said():
 def test_a_difference_that_the_other_alignment_explains_names_it():
     assert notices(aligned.last) == (
         "different",
-        [TAKEN + "top-left, query 0 at key 0", "with align bottom-right, both are equal"],
+        [TAKEN + "top-left, query 0 at key 0", 'with align="bottom-right", both are equal'],
     )
-    assert notices(aligned.first, align="bottom-right")[1][1] == "with align top-left, both are equal"
+    assert notices(aligned.first, align="bottom-right")[1][1] == 'with align="top-left", both are equal'
     status, [_] = notices(aligned.between)
     assert status == "different"
 

@@ -15,7 +15,7 @@ def inputs_of(module, name):
         edges = torch.randn(6, 24), SOURCE, TARGET
         return edges if name.startswith("Edges") else (torch.randn(2, 9, 40), torch.randn(2, 7, 40))
     width = 96 if module is rotations and not name.startswith("Latent") else 40
-    return (torch.randn(2, 9, width),)
+    return (torch.randn(2, 7 if module is terms else 9, width),)  # the biases of `terms` are 7 × 7
 
 
 NAMED = {

@@ -111,7 +111,7 @@ def own_code() -> Trace:
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("width", [45, 55, 70, 80, 100, 140, 200])
+@pytest.mark.parametrize("width", [50, 55, 70, 80, 100, 140, 200])
 def test_no_line_is_wider_than_the_terminal_and_no_sentence_is_cut(mha, own_code, checked, width, wide):
     sizes = {"n_batch": 128, "n_Q": 32, "n_K": 32, "d_feat": 200, "n_head": 5, "d_context": 100}
     plan = contracts.mha(sizes, variant=Variant(mask="n_Q n_K", softcap=50, dropout=0.1))

@@ -179,9 +179,8 @@ def declared_of(function: Callable[..., Any]) -> dict[str, Declared]:
     declared: Any = function
     if hasattr(declared, "declared"):
         own = _parameters(declared.grouped, {})
-        return declared.declared | {
-            each: own[each] for each in signature(function).parameters if each in own
-        }
+        plain = {each: own[each] for each in signature(function).parameters if each in own}
+        return plain | declared.declared  # a group may have the name of one of its options
     function = unwrap(function)
     name = function.__name__
     options = _options(OPTIONS.get(name, function.__module__))

@@ -67,6 +67,7 @@ INPUTS = {"inputs": {"x": "B:2,T:7,d:8"}}
         (lambda: attnscope.measure_heads("minilm", 3.5), "texts is 3.5, but takes a text, several, or a Path."),
         (lambda: attnscope.measure_heads("minilm", "hi", metrics=[]), "metrics is an empty list."),
         (lambda: attnscope.attention_maps("minilm", "hi", layers={1: 2}), "layers is {1: 2}, but takes numbers from 0, 0-3 or all."),
+        (lambda: attnscope.attention_maps("minilm", "hi", heads=1j), "heads is 1j, but takes numbers from 0, 0-3 or all."),
         (lambda: attnscope.attention_maps("minilm", "hi", copies=-1), "copies is -1, but takes numbers from 0."),
     ],
 )  # fmt: skip

@@ -40,11 +40,14 @@ def scaling(widths: Widths, experiment: Experiment, output: ScalingOutput) -> in
         check_plot(plot, force=output.force)
     with shown_progress() as progress:
         result = measure_scaling(**keywords(widths, experiment), progress=progress)
-    flag = "--bars" if output.bars else "--no-bars"
     no_bars = output.bars is not None and output.format is not Format.TABLE
     warn_unused(
         [
-            (no_bars, flag, f"bars are drawn below a table, not in {output.format}"),
+            (
+                no_bars,
+                "bars" if output.bars else "no_bars",
+                f"bars are drawn below a table, not in {output.format}",
+            ),
             (output.force and plot is None, "force", "no file is written"),
         ]
     )

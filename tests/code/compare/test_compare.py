@@ -301,14 +301,14 @@ def test_sides_that_are_objects_are_called_by_their_names(other):
         (("mine.py:f", "sdpa"), {"layer": 0}, "layer is for a model, and neither sdpa nor mine.py:f is one."),
         (("mine.py:f", "sdpa"), {"adapter": "lora"}, "adapter is for two models, and one side is code."),
         (("mine.py:f", "minilm"), {}, "minilm has several layers, and the code is compared with one."),
-        (("mine.py:f", "minilm"), {"layer": "0-3"}, "layer 0-3 is not one layer, and the code is compared with one."),
+        (("mine.py:f", "minilm"), {"layer": "0-3"}, 'layer="0-3" is not one layer, and the code is compared with one.'),
         (("mine.py:f", "other.py:f"), {"causal": True}, "causal is for the references sdpa and mha: other sides decide themselves."),
         (("mine.py:f", "minilm"), {"scale": 0.0, "layer": 0}, "scale is for the references sdpa and mha: other sides decide themselves."),
         (("minilm", "minilm"), {"rope": True}, "rope is for the references sdpa and mha, and both are models."),
         (("mine.py:f", "sdpa"), {"softcap": -1}, "the soft cap is -1, but it must be above 0."),
         (("minilm", "minilm"), {"init": ["d=3"]}, "init is for code, and both are models."),
         (("minilm", "minilm"), {"dtype": "float32"}, "dtype is for runs, and weights are compared as they are stored."),
-        (("mine.py:f", "sdpa"), {"same": ["q"]}, "same='q' is not a pair of names."),
+        (("mine.py:f", "sdpa"), {"same": ["q"]}, "same 'q' is not a pair of names."),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_clear_line(sides, options, message):

@@ -142,7 +142,7 @@ def test_a_target_that_is_not_called_is_noted(script):
         ("none.py", {}, "there is no script none.py."),
         ("program.py", {"watch": "none.py:A"}, "there is no file none.py."),
         ("program.py", {"watch": "watched_by_script.py:Thin"}, "watched_by_script.py has no Thin"),
-        ("program.py", {"dims": ["x"]}, "dims x does not name axes"),
+        ("program.py", {"dims": ["x"]}, 'dims="x" does not name axes'),
     ],
 )
 def test_mistakes_are_told_before_the_program_runs(script, capsys, script_name, options, message):

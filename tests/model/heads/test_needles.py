@@ -228,7 +228,7 @@ def test_other_metrics_and_options_of_texts_are_refused(tokenizer):
         measure_heads(model, without_sink=True, **options)
     with pytest.raises(OptionError, match="texts and needle cannot be combined"):
         measure_heads(model, "a cat", **options)
-    with pytest.raises(OptionError, match=r"stack decoder of .* does not read the needle"):
+    with pytest.raises(OptionError, match=r"stack=\"decoder\" of .* does not read the needle"):
         measure_heads(model, stack="decoder", **options)
     with pytest.raises(OptionError, match="generate needs a text with a needle"):
         measure_heads(model, "a cat", tokenizer=tokenizer, generate=5)

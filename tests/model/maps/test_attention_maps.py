@@ -378,7 +378,7 @@ def test_whole_maps_go_into_a_file_while_they_are_computed(folders, tmp_path, mo
     path = tmp_path / "x.safetensors"
     with caplog.at_level(logging.INFO, logger="attnscope"):
         pooled = attention_maps(folders("bert"), TEXT, layers="all", heads="all", save=path)
-    assert "they are pooled, and written whole by --save" in caplog.text
+    assert "they are pooled, and written whole by save" in caplog.text
     assert pooled.pooling is not None
     assert pooled.whole_file == path
     written = load_file(path)
@@ -412,7 +412,7 @@ def test_progress_is_told_and_ends(folders):
         ({"text": "a", "layers": -1}, OptionError, "layers is -1, but takes numbers from 0"),
         ({"text": "a", "pool": "median"}, OptionError, "pool is 'median', but takes"),
         ({"text": "a", "device": "gpu"}, OptionError, "'gpu' is not a device"),
-        ({"text": "a", "device": "meta"}, OptionError, "device meta computes no values"),
+        ({"text": "a", "device": "meta"}, OptionError, 'device="meta" computes no values'),
         ({"text": "a", "stack": "decoder"}, OptionError, "has no stack decoder for this input"),
         ({"text": "a", "layers": 7}, ModelError, "there is no layer 7"),
         ({"ids": []}, OptionError, "ids is empty"),

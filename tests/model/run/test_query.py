@@ -33,13 +33,13 @@ def test_a_query_is_a_position_or_a_token_that_occurs_once(query, tokens, positi
 @pytest.mark.parametrize(
     ("query", "message", "hint"),
     [
-        ("the", "'the' occurs 2 times among the queries.", "--query 1 or 6"),
-        ("employee", "'employee' is 3 tokens: em ##ploy ##ee.", "--query 2, 3 or 4"),
-        ("cats", "'cats' is not a token among the queries.", "--query cat"),
+        ("the", "'the' occurs 2 times among the queries.", "query=1 or 6"),
+        ("employee", "'employee' is 3 tokens: em ##ploy ##ee.", "query=2, 3 or 4"),
+        ("cats", "'cats' is not a token among the queries.", 'query="cat"'),
         (
             "xyz",
             "'xyz' is not a token among the queries.",
-            "a position, counted from 0; --top 1 lists the queries",
+            "a position, counted from 0; top=1 lists the queries",
         ),
     ],
 )

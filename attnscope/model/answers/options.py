@@ -10,7 +10,6 @@ from typing import Any
 
 from attnscope.base.errors import OptionError
 from attnscope.base.options import option, refuse
-from attnscope.base.process.devices import check_device_name
 from attnscope.base.spelling import spelled
 from attnscope.model.files.indices import Indices, parse_indices
 from attnscope.model.run.options import (
@@ -205,6 +204,8 @@ class AnswerRequest(DeviceAndDtype, AnswerView, AnswerOptions, AnswerPrompt):
 
     def check(self) -> None:
         """Raise an OptionError for options that contradict each other."""
+        from attnscope.base.process.devices import check_device_name
+
         _ = self.layer_numbers, self.head_numbers
         prompts = ("text", "file", "messages", "audio")
         named = [spelled(name) for name in prompts if getattr(self, name) is not None]

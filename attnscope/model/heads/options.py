@@ -15,6 +15,7 @@ from attnscope.model.files.indices import Indices
 from attnscope.model.heads.metrics import METRICS
 from attnscope.model.run.options import (
     STACK,
+    OrderOptions,
     StackName,
     Weigh,
     device_option,
@@ -140,22 +141,6 @@ class MetricOptions:
         values="metrics",
         type=str | None,
     )
-
-
-@dataclass(frozen=True)
-class OrderOptions:
-    """The order of heads, and the number that is shown."""
-
-    PANEL = "View"
-
-    sort: str | None = option(
-        "Rank the heads by a metric, largest first.",
-        metavar="NAME",
-        common=True,
-        values="metrics",
-    )
-    reverse: bool = option("Rank the smallest first.", default=False, common=True)
-    top: int | None = option("Print only the first K heads.", metavar="K", min=1, common=True)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 from attnscope.base.options import option
 from attnscope.base.spelling import spelled
 from attnscope.model.files.indices import Indices, parse_indices
-from attnscope.model.heads.options import OrderOptions
 from attnscope.model.run.options import (
     STACK,
     DeviceAndDtype,
+    OrderOptions,
     StackName,
     Weigh,
     heads_option,

@@ -137,3 +137,19 @@ class DeviceAndDtype:
 
     dtype: str | None = dtype_option()
     device: str = device_option()
+
+
+@dataclass(frozen=True)
+class OrderOptions:
+    """The order of heads, and the number that is shown."""
+
+    PANEL = "View"
+
+    sort: str | None = option(
+        "Rank the heads by a metric, largest first.",
+        metavar="NAME",
+        common=True,
+        values="metrics",
+    )
+    reverse: bool = option("Rank the smallest first.", default=False, common=True)
+    top: int | None = option("Print only the first K heads.", metavar="K", min=1, common=True)

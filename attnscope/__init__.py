@@ -124,9 +124,9 @@ def __getattr__(name: str) -> object:
 
         found = getattr(import_module(_HOMES[name]), name)
         if type(found) is type(__getattr__) and name in __all__:
-            from attnscope.base.arguments import checked, speaking
+            from attnscope.base.arguments import checked, naming_keywords
 
-            found = globals()[name] = speaking(checked(found))
+            found = globals()[name] = naming_keywords(checked(found))
         return found
     if name.startswith("_"):  # Python and its tools ask for these
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from attnscope.base.errors import AttnscopeError, OptionError
 from attnscope.base.options import Flag, flag_names, on_command_line
-from attnscope.base.spelling import Flags, speaking_as, spelled
+from attnscope.base.spelling import Flags, spelled, use_notation
 from attnscope.base.text import printable, shortened
 from attnscope.code.trace.options import Scope, WatchedCalls
 
@@ -115,7 +115,7 @@ class Magic:
             print(_parser().format_help(), end="")
             return
         try:
-            with speaking_as(Flags()):
+            with use_notation(Flags()):
                 _current = Cell(self.shell, line)
         except AttnscopeError as error:
             from IPython.core.error import UsageError  # which IPython shows as one line
@@ -139,7 +139,7 @@ class Cell:
             raise
         shell.events.register("post_run_cell", self.end)
 
-    @speaking_as(Flags())
+    @use_notation(Flags())
     def end(self, result: Any) -> None:
         """Show the traces after the cell has run."""
         global _current

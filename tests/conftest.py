@@ -285,7 +285,7 @@ def every_plan(monkeypatch):
 @pytest.fixture
 def on_command_line():
     """Let messages name options as the command line does."""
-    from attnscope.base.spelling import Flags, speaking_as
+    from attnscope.base.spelling import Flags, use_notation
 
-    with speaking_as(Flags()):
+    with use_notation(Flags()):
         yield

@@ -32,7 +32,7 @@ from attnscope.base.errors import (
     is_out_of_memory,
 )
 from attnscope.base.options import Declared, declarations
-from attnscope.base.spelling import Keywords, speaking_alone, speaking_as
+from attnscope.base.spelling import Keywords, use_keywords, use_notation
 from attnscope.base.text import alternatives, described, nearest, shortened
 from attnscope.base.units import shape_text
 
@@ -98,7 +98,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
         if not function.__module__.startswith(FORMULA):
             return function(*placed, *args[len(placed) :], **named)
         try:
-            with speaking_alone(parameters):
+            with use_keywords(parameters):
                 return function(*placed, *args[len(placed) :], **named)
         except AttnscopeError:
             raise
@@ -108,18 +108,18 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def speaking(function: Callable[..., Any]) -> Callable[..., Any]:
+def naming_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a public function whose messages name its own keywords."""
 
     @cache
     def names() -> Collection[str]:
         return declared_of(function).keys()
 
-    speaker = Keywords(names)
+    notation = Keywords(names)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with speaking_as(speaker):
+        with use_notation(notation):
             return function(*args, **kwargs)
 
     call.__module__ = "attnscope"

@@ -333,11 +333,11 @@ def with_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **arguments: Any) -> Any:
-        given = flat.bind(*args, **arguments).arguments
-        values = {name: value for name, value in given.items() if name in own}
+        values_by_name = flat.bind(*args, **arguments).arguments
+        values = {name: value for name, value in values_by_name.items() if name in own}
         for name, group in groups.items():
-            of_group = {each.name for each in _options(group)} & given.keys()
-            values[name] = group(**{each: given[each] for each in of_group})
+            of_group = {each.name for each in _options(group)} & values_by_name.keys()
+            values[name] = group(**{each: values_by_name[each] for each in of_group})
         check_conflicts(values[name] for name in groups)
         bound = BoundArguments(grouped, {name: values[name] for name in own if name in values})
         return function(*bound.args, **bound.kwargs)

@@ -1,8 +1,7 @@
 """How a message names an option: by its flag on the command line, by its keyword in Python.
 
-Messages are made where a mistake is found, which may be far from where the user wrote. `spelled` names
-an option as the user has it: who speaks to the user, a command or a public function, says so once, when
-it starts.
+Messages are made where a mistake is found, deep in the library. `spelled` writes an option in the
+notation of the user's call: a command or a public function sets it once, when it starts.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ def spelled(name: str | None = None, /, *value: Any, **options: Any) -> str:
         options: options and their values; a list has the values of a repeated option, or numbers, and
             `...` stands for a value that is left out.
     """
-    speaker = _speaker.get()
+    notation = _notation.get()
     if name is not None:
-        return speaker.mention(name, *value)
-    return speaker.joint.join(speaker.written(each, given) for each, given in options.items())
+        return notation.mention(name, *value)
+    return notation.joint.join(notation.written(*each) for each in options.items())
 
 
 def spelled_any(name: str, values: Iterable[Any], joint: str | None = None) -> str:
@@ -81,12 +80,12 @@ def spelled_any(name: str, values: Iterable[Any], joint: str | None = None) -> s
         joint: what stands between two values; default: commas, and `or` before the last one.
     """
     first, *others = values
-    speaker = _speaker.get()
-    more = [speaker.value(name, each) for each in others]
+    notation = _notation.get()
+    more = [notation.value(name, each) for each in others]
     between = [joint or ", "] * len(more)
     if joint is None and more:
         between[-1] = " or "
-    return speaker.written(name, first) + "".join(
+    return notation.written(name, first) + "".join(
         f"{comma}{each}" for comma, each in zip(between, more, strict=True)
     )
 
@@ -94,24 +93,24 @@ def spelled_any(name: str, values: Iterable[Any], joint: str | None = None) -> s
 @contextmanager
 def unnamed(*names: str) -> Iterator[None]:
     """Let hints write the values of options alone within a block: there they are arguments."""
-    with speaking_as(Unnamed(_speaker.get(), names)):
+    with use_notation(Unnamed(_notation.get(), names)):
         yield
 
 
 @contextmanager
 def in_fields(names: Collection[str]) -> Iterator[None]:
     """Let options be fields of a line of JSON within a block: `"answer": "…"`."""
-    with speaking_as(InFields(_speaker.get(), names)):
+    with use_notation(InFields(_notation.get(), names)):
         yield
 
 
 def either(*, command_line: str, python: str) -> str:
     """Return one of two texts, where a thing is done differently on the command line and in Python."""
-    return python if _speaker.get().is_python else command_line
+    return python if _notation.get().is_python else command_line
 
 
-class Speaker(Protocol):
-    """Names the options of a user."""
+class Notation(Protocol):
+    """A notation of options."""
 
     is_python: bool
     joint: str
@@ -216,59 +215,59 @@ class Flags:
 class Unnamed:
     """Writes the values of some options alone."""
 
-    def __init__(self, speaker: Speaker, names: Collection[str]) -> None:
-        self._speaker, self._names = speaker, names
-        self.is_python, self.joint = speaker.is_python, speaker.joint
-        self.mention, self.value = speaker.mention, speaker.value
+    def __init__(self, notation: Notation, names: Collection[str]) -> None:
+        self._other, self._names = notation, names
+        self.is_python, self.joint = notation.is_python, notation.joint
+        self.mention, self.value = notation.mention, notation.value
 
     def written(self, name: str, value: Any) -> str:
         """Write an option with its value, or the value alone."""
         if name not in self._names:
-            return self._speaker.written(name, value)
+            return self._other.written(name, value)
         return self.joint.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class InFields:
     """Names some options as fields of a line of JSON."""
 
-    def __init__(self, speaker: Speaker, names: Collection[str]) -> None:
-        self._speaker, self._names = speaker, names
-        self.is_python, self.joint = speaker.is_python, speaker.joint
-        self.value = speaker.value
+    def __init__(self, notation: Notation, names: Collection[str]) -> None:
+        self._other, self._names = notation, names
+        self.is_python, self.joint = notation.is_python, notation.joint
+        self.value = notation.value
 
     def mention(self, name: str, *value: Any) -> str:
         """Name an option in a sentence, perhaps with its value."""
         if name not in self._names:
-            return self._speaker.mention(name, *value)
+            return self._other.mention(name, *value)
         return " ".join([name, *map(str, value)])
 
     def written(self, name: str, value: Any) -> str:
         """Write an option with its value."""
         if name not in self._names:
-            return self._speaker.written(name, value)
+            return self._other.written(name, value)
         return f'"{name}": {_literal(value, name)}'
 
 
 PYTHON = Keywords()
-"""Speaks where neither a command nor a public function does: of a result, for example."""
+"""The notation where neither a command nor a public function has set one: of a result, for example."""
 
-_speaker: ContextVar[Speaker] = ContextVar("speaker", default=PYTHON)
+_notation: ContextVar[Notation] = ContextVar("notation", default=PYTHON)
 
 
 @contextmanager
-def speaking_as(speaker: Speaker) -> Iterator[None]:
-    """Let a speaker name options within a block."""
-    token = _speaker.set(speaker)
+def use_notation(notation: Notation) -> Iterator[None]:
+    """Write options in a notation within a block."""
+    token = _notation.set(notation)
     try:
         yield
     finally:
-        _speaker.reset(token)
+        _notation.reset(token)
 
 
 @contextmanager
-def speaking_alone(names: Collection[str]) -> Iterator[None]:
-    """Let keywords name options within a block, unless a command or a public function speaks already."""
-    with speaking_as(Keywords(lambda: names) if _speaker.get() is PYTHON else _speaker.get()):
+def use_keywords(names: Collection[str]) -> Iterator[None]:
+    """Write options as keywords within a block, unless a caller has set a notation."""
+    with use_notation(Keywords(lambda: names) if _notation.get() is PYTHON else _notation.get()):
         yield
 
 

@@ -31,7 +31,7 @@ from attnscope.base.process import interrupt, streams
 from attnscope.base.process.error_record import expect_record, json_is_requested, print_error_record
 from attnscope.base.process.launch import is_first, launched
 from attnscope.base.process.script_words import options_first
-from attnscope.base.spelling import Flags, speaking_as
+from attnscope.base.spelling import Flags, use_notation
 from attnscope.base.text import printable, shortened, without_long_echoes
 from attnscope.cli.command import Command, help_all, sections_of, show
 
@@ -236,7 +236,7 @@ def _attnscope(
     pass
 
 
-@speaking_as(Flags())
+@use_notation(Flags())
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status.
 

@@ -11,7 +11,7 @@ from typer._click.exceptions import BadOptionUsage
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from attnscope.base.options import Flag
-from attnscope.base.spelling import Flags, speaking_as
+from attnscope.base.spelling import Flags, use_notation
 
 if TYPE_CHECKING:
     from attnscope.cli.help import HelpLine
@@ -65,12 +65,12 @@ class Command(TyperCommand):
             self._check_values(args)
         elif args and args[-1].startswith("-"):
             args = args[:-1]
-        with speaking_as(Flags(lambda: self.flags_by_option)):
+        with use_notation(Flags(lambda: self.flags_by_option)):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; what it says names its flags."""
-        with speaking_as(Flags(lambda: self.flags_by_option)):
+        """Run the command, whose messages name its flags."""
+        with use_notation(Flags(lambda: self.flags_by_option)):
             return super().invoke(ctx)
 
     def _check_values(self, args: list[str]) -> None:

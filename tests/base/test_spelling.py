@@ -18,10 +18,10 @@ from attnscope.base.spelling import (
     Keywords,
     either,
     in_fields,
-    speaking_as,
     spelled,
     spelled_any,
     unnamed,
+    use_notation,
 )
 from attnscope.cli.app import PURPOSES, Commands
 
@@ -54,10 +54,10 @@ AUDIT = ("heads", "layers", "causal", "bias", "inputs", "init", "window", "text"
     ],
 )  # fmt: skip
 def test_an_option_is_a_flag_on_the_command_line_and_a_keyword_in_python(call, flags, keywords):
-    with speaking_as(Flags()):
+    with use_notation(Flags()):
         assert call() == flags
     assert call() == keywords
-    with speaking_as(Keywords(lambda: AUDIT)):
+    with use_notation(Keywords(lambda: AUDIT)):
         assert call() == keywords
 
 
@@ -67,7 +67,7 @@ def test_an_option_is_a_flag_on_the_command_line_and_a_keyword_in_python(call, f
      (["widths"], "dk", "widths"), (["axes"], "dims", "axes"), ([], "heads", "heads")],
 )  # fmt: skip
 def test_a_function_that_has_another_name_of_an_option_says_that(names, option, keyword):
-    with speaking_as(Keywords(lambda: names)):
+    with use_notation(Keywords(lambda: names)):
         assert spelled(option) == keyword
 
 
@@ -77,12 +77,12 @@ def test_a_function_that_has_another_name_of_an_option_says_that(names, option, 
      ("scaling", "dk", "--dk"), ("run", "dims", "--dims"), ("heads", "text", "--text"), ("card", "page", "--page")],
 )  # fmt: skip
 def test_a_command_says_its_own_flags(command, option, flag):
-    with speaking_as(Flags(lambda: Commands()[command].flags_by_option)):
+    with use_notation(Flags(lambda: Commands()[command].flags_by_option)):
         assert spelled(option) == flag
 
 
 def test_a_switch_that_is_off_has_the_flag_that_its_command_declares():
-    with speaking_as(Flags(lambda: Commands()["mha"].flags_by_option)):
+    with use_notation(Flags(lambda: Commands()["mha"].flags_by_option)):
         assert spelled(train=False) == "--eval"
         assert spelled(bias=False) == "--no-bias"
 
@@ -95,12 +95,12 @@ def test_options_that_no_command_is_asked_about_have_the_flags_of_those_that_dec
     of_ours = {
         option: flags for option, flags in declared.items() if option not in ("module", "help_all")
     }
-    with speaking_as(Flags()):
+    with use_notation(Flags()):
         assert {option for option, flags in of_ours.items() if spelled(option) not in flags} == set()
     assert not [option for option, flag in FLAGS.items() if flag == f"--{option}"]
 
 
-def test_who_speaks_may_name_some_options_otherwise():
+def test_a_notation_may_write_some_options_otherwise():
     with unnamed("mask"):
         assert spelled(mask="causal", window=2) == "causal, window=2"
     with in_fields(["answer"]):
@@ -111,7 +111,7 @@ def test_who_speaks_may_name_some_options_otherwise():
         )
 
 
-def test_an_error_speaks_of_keywords_and_the_command_of_flags(attnscope):
+def test_an_error_names_keywords_and_the_command_of_flags(attnscope):
     with pytest.raises(OptionError) as caught:
         library.audit("minilm", causal=True, bidirectional=True)
     assert str(caught.value).startswith("causal and bidirectional exclude each other.")
@@ -120,7 +120,7 @@ def test_an_error_speaks_of_keywords_and_the_command_of_flags(attnscope):
     assert "--causal and --bidirectional exclude each other." in failed.err
 
 
-def test_a_warning_speaks_of_keywords_and_the_command_of_flags(attnscope):
+def test_a_warning_names_keywords_and_the_command_of_flags(attnscope):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         library.dry_run("sdpa", mask_fill=-1.0)
@@ -130,7 +130,7 @@ def test_a_warning_speaks_of_keywords_and_the_command_of_flags(attnscope):
     assert "--mask-fill has no effect" in attnscope("sdpa", "--dry-run", "--mask-fill", "-1").err
 
 
-def test_a_result_speaks_of_keywords_and_the_record_of_the_command_of_flags(attnscope, tmp_path):
+def test_a_result_names_keywords_and_the_record_of_the_command_of_flags(attnscope, tmp_path):
     (tmp_path / "m.py").write_text("def f(x):\n    return x.cumsum(1)\n")
     options = {"inputs": ["x=B:2,T:5,d:3"], "causal": True}
     audit = library.audit(f"{tmp_path}/m.py:f", **options)
@@ -139,8 +139,8 @@ def test_a_result_speaks_of_keywords_and_the_record_of_the_command_of_flags(attn
     assert "--causal" in printed
 
 
-def test_a_function_that_a_program_calls_speaks_of_keywords_although_a_command_runs_the_program():
-    with speaking_as(Flags()), pytest.raises(OptionError, match=r"^causal and bidirectional exclude"):
+def test_a_function_that_a_program_calls_names_keywords_although_a_command_runs_the_program():
+    with use_notation(Flags()), pytest.raises(OptionError, match=r"^causal and bidirectional exclude"):
         library.audit("minilm", causal=True, bidirectional=True)
 
 

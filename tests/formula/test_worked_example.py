@@ -6,7 +6,7 @@ import torch
 
 from attnscope import worked_example
 from attnscope.base.errors import FileError, OptionError, SizeError
-from attnscope.base.spelling import Flags, speaking_as
+from attnscope.base.spelling import Flags, use_notation
 
 
 @pytest.mark.few(1)
@@ -99,7 +99,7 @@ def test_it_is_a_table_and_a_file(tmp_path, attnscope):
     example = worked_example()
     table = example.to_pandas()
     assert list(table.loc["columns"]["name"])[-3:] == ["scores", "attention", "out"]
-    with speaking_as(Flags()):
+    with use_notation(Flags()):
         example.save(tmp_path / "example.md")
     printed = attnscope("example", "--format", "markdown").out
     assert (tmp_path / "example.md").read_text() == printed

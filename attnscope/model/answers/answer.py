@@ -367,9 +367,9 @@ def _within(segment: Segment, n_K: int) -> Segment:
 
 
 def _write(
-    run: _Run, progress: Progress, *, given: list[int] | None = None, eager: bool = False
+    run: _Run, progress: Progress, *, answer: list[int] | None = None, eager: bool = False
 ) -> tuple[RowSums, WrittenText]:
-    """Let the model write once, or the ids that are given, and sum its rows."""
+    """Let the model write once, or the ids of an answer, and sum its rows."""
     from attnscope.model.answers.audio.listen import read_again
     from attnscope.model.answers.sums import RowSums
     from attnscope.model.run.written_rows import RecordedRows, check_length, write
@@ -378,7 +378,7 @@ def _write(
     first_query = run.first - request.before
     config = run.model.config
     if run.heard is None:
-        check_length(run.checkpoint.name, config, run.first, n, given=run.prompt.answer is not None)
+        check_length(run.checkpoint.name, config, run.first, n, has_answer=run.prompt.answer is not None)
     n_layer = getattr(config.get_text_config(), "num_hidden_layers", 1)
     sums = RowSums(
         first_query,
@@ -406,7 +406,7 @@ def _write(
         sums.add,
         rows,
         n=n,
-        answer=run.prompt.answer if given is None else given,
+        answer=run.prompt.answer if answer is None else answer,
         progress=lambda done: progress(f"{run.checkpoint.name} writes {done} …"),
     )
     return sums, text
@@ -428,7 +428,7 @@ def _verified(run: _Run, answer: Answer, progress: Progress, *, eager: bool) -> 
         note = "not compared: these rows are from its eager attention"
         return Check(ROWS, None, None, None, note=note)
     try:
-        sums, _ = _write(run, progress, given=answer.ids, eager=True)
+        sums, _ = _write(run, progress, answer=answer.ids, eager=True)
     except NotWeightsError:
         note = "not compared: its eager attention does not return weights"
         return Check(ROWS, None, None, None, note=note)

@@ -156,8 +156,10 @@ class EffectJob:
         reading.to(device)
         self.reading = reading
         answers = {each: fields.get(each) for each in ("answer", "against")}
-        asked = Request(**answers, metric=self.options.metric, position=self.options.position, name=name)
-        return self.reader.read(reading, asked, corrupted)
+        request = Request(
+            **answers, metric=self.options.metric, position=self.options.position, name=name
+        )
+        return self.reader.read(reading, request, corrupted)
 
     def maps(self) -> tuple[list[Any], str | None]:
         """Collect the maps of a single text's heads for a page; or explain why there are none.

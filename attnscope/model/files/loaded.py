@@ -40,8 +40,8 @@ def find_model(
             own. A processor has a tokenizer.
     """
     if model is None or isinstance(model, (str, Path, Checkpoint)):
-        given = {"tokenizer": tokenizer, "image_processor": image_processor, "processor": processor}
-        for name, value in given.items():
+        processors = {"tokenizer": tokenizer, "image_processor": image_processor, "processor": processor}
+        for name, value in processors.items():
             if value is not None:
                 raise OptionError(
                     f"{name}= is for a loaded model, but this one is given by name.",

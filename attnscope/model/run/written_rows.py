@@ -351,11 +351,11 @@ def _beside_sinks(call: AttentionCall) -> torch.Tensor:
     return weights * left.sum(-1, keepdim=True).to(weights)
 
 
-def check_length(name: str, config: Any, n_prompt: int, n_write: int, *, given: bool) -> None:
+def check_length(name: str, config: Any, n_prompt: int, n_write: int, *, has_answer: bool) -> None:
     """Raise an OptionError if a prompt and what follows are longer than a model takes."""
     most = max_tokens(config)
     if most is not None and n_prompt + n_write > most:
-        may_write = most > n_prompt and not given
+        may_write = most > n_prompt and not has_answer
         raise OptionError(
             f"{n_prompt:,} tokens and {n_write:,} more make {n_prompt + n_write:,}, and {name} takes"
             f" {most:,}.",
@@ -389,7 +389,7 @@ def write(
     begins = inputs.get("decoder_input_ids" if of_decoder else "input_ids")
     n_prompt = 1 if begins is None else begins.shape[1]
     n_write = n or 1 if answer is None else len(answer)
-    check_length(name, model.config, n_prompt, n_write, given=answer is not None)
+    check_length(name, model.config, n_prompt, n_write, has_answer=answer is not None)
     first_query = 0 if rows.of_prompt else n_prompt - (not rows.reading)
     recorder = RowRecorder(name, model, rows, first_query, consume)
     log_probabilities: list[float] = []

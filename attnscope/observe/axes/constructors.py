@@ -187,10 +187,10 @@ def _layers(module: Any, value: ast.expr) -> Iterator[tuple[Any, Sequence[ast.ex
         if kind is None or len(made[: len(layers)]) != len(layers):
             continue
         for layer, call in zip(layers, made, strict=False):
-            given = dict(zip(ORDER[kind], call.args, strict=False))
-            given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+            arguments = dict(zip(ORDER[kind], call.args, strict=False))
+            arguments |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
             if not any(isinstance(argument, ast.Starred) for argument in call.args):
-                yield Relay.attribute(layer, "weight"), [given.get(word) for word in ARGUMENTS[kind]]
+                yield Relay.attribute(layer, "weight"), [arguments.get(word) for word in ARGUMENTS[kind]]
 
 
 def _modules(module: Any) -> Iterator[Any]:

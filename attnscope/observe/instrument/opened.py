@@ -79,8 +79,8 @@ class OpenedCall:
     @property
     def dropout(self) -> float:
         """The fraction of weights that is dropped."""
-        given = self.arguments
-        return float(given.get("dropout_p", 0.0)) if given.get("training", True) else 0.0
+        arguments = self.arguments
+        return float(arguments.get("dropout_p", 0.0)) if arguments.get("training", True) else 0.0
 
     @property
     def is_native(self) -> bool:
@@ -159,16 +159,16 @@ class OpenedCall:
 
     def in_words(self) -> str:
         """Describe the call: the shapes of Q, K, V and the mask, and the scale."""
-        given = self.arguments
-        tensors = {letter: given.get(name) for letter, name in _LETTERS.items()}
+        arguments = self.arguments
+        tensors = {letter: arguments.get(name) for letter, name in _LETTERS.items()}
         parts = [
             f"{letter} {shape_text(tuple(each.shape))}"
             for letter, each in tensors.items()
             if each is not None
         ]
-        parts += ["causal"] if given.get("is_causal") else []
-        scale = given.get("scale")
-        usual = f"1/√{given['query'].shape[-1]}"
+        parts += ["causal"] if arguments.get("is_causal") else []
+        scale = arguments.get("scale")
+        usual = f"1/√{arguments['query'].shape[-1]}"
         parts.append(f"scale {usual if scale is None else number_text(float(scale))}")
         parts += [f"dropout {self.dropout:g}"] if self.dropout else []
         return ", ".join(parts)

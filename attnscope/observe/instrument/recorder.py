@@ -107,7 +107,7 @@ class AttentionOutput:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordingOptions:
     """What a recording holds of calls and tensors."""
 
     stats: bool = False  #: whether to compute the statistics of each tensor
@@ -148,12 +148,12 @@ class Recorder(UncompiledMode):
         watch: Watch | None = None,
         axes: AxisListener | None = None,
         finished: Callable[[], None] | None = None,
-        **wanted: Any,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.sites = sites  #: the places in the source that rewritten code names by their index
         self.target = (file, line)
-        self.wanted = Wanted(**wanted)  #: what to record of calls and tensors
+        self.options = RecordingOptions(**options)  #: what to record of calls and tensors
         self.watch = watch  #: receives every operator and every row
         #: receives what says where axes come from; it is dropped if it fails, because names of axes can
         #: be missed
@@ -323,15 +323,15 @@ class Recorder(UncompiledMode):
         caller = self._expression() if not self._is_idle() else None
         if caller is None or self._runs_attention or self._inside is not None:
             return call.run()
-        is_shown = self.wanted.shows(len(self._frames))
+        is_shown = self.options.shows(len(self._frames))
         if not is_open(call):
             self.notes += [_not_shown(call.name, why_closed(call))] if is_shown else []
             return call.run()
         is_target = caller.file == direct_calls.__file__
-        has_steps = is_shown and (is_target or is_followed(call.name, self.wanted.follow))
-        # The steps are computed with shapes alone unless values are wanted; and what autocast makes of
+        has_steps = is_shown and (is_target or is_followed(call.name, self.options.follow))
+        # The steps are computed with shapes alone unless values are needed; and what autocast makes of
         # dtypes, only values show.
-        has_values = self.wanted.stats or any(map(self.wanted.keeps, STEPS)) or has_autocast(call)
+        has_values = self.options.stats or any(map(self.options.keeps, STEPS)) or has_autocast(call)
         opened = OpenedCall(call, has_steps and has_values)
         self._runs_attention = True
         try:
@@ -442,7 +442,7 @@ class Recorder(UncompiledMode):
 
     def _operator(self, func: OpOverload, types: Any, args: tuple, kwargs: dict) -> Any:
         """Run a single operator, and add its cost."""
-        if self.wanted.keep and func._schema.is_mutable:
+        if self.options.keep and func._schema.is_mutable:
             self._copy_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
         may_lack = types or type(out) is not torch.Tensor or out.is_nested
@@ -490,7 +490,7 @@ class Recorder(UncompiledMode):
         if _is_tensor(value):
             self._note_shape(site, value)
         depth = len(self._frames) - 1
-        if not self.wanted.shows(depth):
+        if not self.options.shows(depth):
             return spent
         for target in site.targets:
             is_passed_out = isinstance(target, str) and PASSED_OUT.fullmatch(target) is not None
@@ -590,7 +590,7 @@ class Recorder(UncompiledMode):
         Args:
             is_new: whether the watch may not have seen its values; those of indices are looked at again.
         """
-        stats, keep = self.wanted.stats, self.wanted.keep
+        stats, keep = self.options.stats, self.options.keep
         if not (stats or keep or (self.watch is not None and is_new)) or not is_ordinary(tensor):
             return
         self._quiet = True
@@ -600,7 +600,7 @@ class Recorder(UncompiledMode):
                 plain = tensor if is_plain else TENSOR.as_subclass(tensor, torch.Tensor)
                 if stats and _has_numbers(plain):
                     step.stats = stats_of(*from_tensor(plain.detach().clone()))
-                if self.wanted.keeps(step.name):
+                if self.options.keeps(step.name):
                     step.tensor = plain.detach()
                 if self.watch is not None:
                     self.watch.row(step, tensor)

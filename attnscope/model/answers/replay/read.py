@@ -72,22 +72,22 @@ def _prompt(
 ) -> Prompt:
     """Return the prompt that the user gives, or that of the file."""
     request, ids = response.request, response.prompt_ids
-    asked = request.get("prompt")
-    if isinstance(asked, list) and len(asked) == 1 and isinstance(asked[0], str | list):
-        asked = asked[0]
-    if isinstance(asked, list) and asked and all(type(each) is int for each in asked):
+    requested = request.get("prompt")
+    if isinstance(requested, list) and len(requested) == 1 and isinstance(requested[0], str | list):
+        requested = requested[0]
+    if isinstance(requested, list) and requested and all(type(each) is int for each in requested):
         ids = ids or ResponseFields(request, f"the request of {spelled('replay')}").items(
             "prompt", COUNT
         )
-    given = prompt is not None
+    has_own_prompt = prompt is not None
     if prompt is None and request.get("messages") is not None:
         chat = {key: request[key] for key in ("messages", "tools", "documents") if request.get(key)}
         prompt = read_messages(checkpoint, config, chat, segments)
         unused = [key for key in UNUSED if key in request and ids is None]
         prompt.notices += [f"{key} of the request is not used." for key in unused]
-    elif prompt is None and isinstance(asked, str):
+    elif prompt is None and isinstance(requested, str):
         prompt = read_text(
-            checkpoint, config, asked, segments, name=f"the prompt of {spelled('replay')}"
+            checkpoint, config, requested, segments, name=f"the prompt of {spelled('replay')}"
         )
     if ids is None:
         if prompt is None:
@@ -100,7 +100,7 @@ def _prompt(
     own = None if prompt is None else prompt.inputs["input_ids"][0].tolist()
     if prompt is not None and own == ids:
         return prompt
-    if own is not None and given:
+    if own is not None and has_own_prompt:
         at = next((i for i, (a, b) in enumerate(zip(own, ids, strict=False)) if a != b), None)
         where = f"from token {min(len(own), len(ids)) if at is None else at} on"
         raise OptionError(

@@ -21,7 +21,6 @@ from attnscope.model.files.indices import check_range
 from attnscope.model.files.loaded import find_model
 from attnscope.model.files.result import Circuit, HeadWeights
 from attnscope.model.files.tensors import FILES
-from attnscope.model.weights.matrix_change import exact
 from attnscope.model.weights.options import FIRST_HEAD, HeadChecks, OneHead, OneStack
 
 if TYPE_CHECKING:
@@ -191,6 +190,8 @@ def circuits(head: HeadWeights) -> list[Circuit]:
     Returns:
         QK, then OV.
     """
+    from attnscope.model.weights.matrix_change import exact
+
     weights = {each.name: exact(each) for each in head.weights}
     return [
         circuit("QK", weights["W_Q"].T, weights["W_K"]),
